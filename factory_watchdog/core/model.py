@@ -7,10 +7,8 @@ are seconds. A value that was not told is None, never zero.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-
-frozen = dataclasses.dataclass(frozen=True, slots=True)
+from dataclasses import dataclass
 
 
 class State(enum.StrEnum):
@@ -28,9 +26,9 @@ class State(enum.StrEnum):
     DEAD = "dead"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a state says to others: `live` false is the only ground for a restart, `ready` false takes it out of traffic.
+    """What a state says to others: `live` false is the only ground for a restart, `ready` false ends its traffic.
 
     `ready` None means that the backend's own /health decides. `exit` is the exit code of `llm-health check`.
     """
@@ -71,7 +69,7 @@ class Went(enum.StrEnum):
     ABSENT = "absent"  # not there by nature (404, 405, 501), or not asked for
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Reply:
     """How one request went: the HTTP status where one came, the seconds it took, one cleaned line of detail."""
 
@@ -84,7 +82,7 @@ class Reply:
 NOT_ASKED = Reply(Went.ABSENT)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One engine's signals in one reading; None where the page did not tell (NaN counts as not told).
 
@@ -105,7 +103,7 @@ class Sample:
     asleep: str | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnitFacts:
     """What the service manager says of a unit; a property that is unset there is None here.
 
@@ -127,7 +125,7 @@ class UnitFacts:
     detail: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Flag:
     """The busy flag of a backend: `held` is a hold; a `stale` one is reported and ignored. `why` names the holder."""
 
@@ -137,7 +135,7 @@ class Flag:
     since: float | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Pause:
     """What the pause endpoints said: `sign` is the sentence of the one that says paused, None where none does.
 
@@ -148,7 +146,7 @@ class Pause:
     absent: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What one poll saw. `began` and `ended` bound it in time; `known` is false for a page without known series.
 
@@ -173,7 +171,7 @@ class Reading:
         return self.metrics.went is Went.OK and self.known
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Identity:
     """Who the instance is. Parts that are not told are None; only a told value replaced by another is a new life."""
 
@@ -201,7 +199,7 @@ class Purpose(enum.StrEnum):
     SERVE = "serve"  # the first answer after a restart
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Question:
     """One question: `engine` is the one it is meant for, `pinned` whether it can be addressed to that engine."""
 
@@ -224,9 +222,9 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"  # no answer by the deadline, cut off, refused
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """How a question ended. Token counts are what the server says it counted; `next_form` where the answer names one."""
+    """How a question ended. Token counts are the server's own; `next_form` is the form that the answer asks for."""
 
     question: int
     outcome: Outcome
@@ -240,7 +238,7 @@ class Answer:
 # --- what we think of it ---------------------------------------------------------------------------------------------
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The state, since when, which engine (None: the whole backend), by which rule, and one sentence why."""
 
@@ -301,17 +299,17 @@ class JobResult(enum.StrEnum):
     NO_BUS = "no-bus"  # the service manager cannot be reached
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Polled:
     reading: Reading
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Answered:
     answer: Answer
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class JobEnded:
     """The job of restart `attempt` ended."""
 
@@ -320,7 +318,7 @@ class JobEnded:
     detail: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ResetAsked:
     """An operator closes the breaker and forgets past restarts."""
 
@@ -330,17 +328,17 @@ class ResetAsked:
 Event = Polled | Answered | JobEnded | ResetAsked
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Ask:
     question: Question
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Look:
     """Poll at once, with the pause signs: something waits to be settled by a fresh reading."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Turned:
     """The state or the engine of the verdict changed."""
 
@@ -348,14 +346,14 @@ class Turned:
     previous: Verdict | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Raise:
     alert: Alert
     why: str
     engine: str | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Proof:
     """Why a restart is right: the finding, the confirming question and its answer, and what the reading showed."""
 
@@ -370,7 +368,7 @@ class Proof:
     reading: Reading
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Restart:
     """Restart attempt `attempt`, of the life `identity`; `revive`: a failed unit is reset and started instead."""
 
@@ -380,7 +378,7 @@ class Restart:
     revive: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RestartSettled:
     """A restart attempt came to its end: served, or not, with the sentence that says so."""
 
@@ -396,13 +394,14 @@ Effect = Ask | Look | Turned | Raise | Restart | RestartSettled
 # --- settings that decide --------------------------------------------------------------------------------------------
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One backend's settings as far as decisions need them; durations in seconds. Defaults are the program's own.
 
-    `silent_after` None: never. `hang_after` is the `L` of the rules. `has_unit`: a unit or action unit is configured.
-    `forms` are the forms of the question that may be tried, none for `question = "never"`; `pinnable`: the dialect can
-    address a question to one engine. `gap_after`: a longer time between two polls means that both sides were asleep.
+    `hang_after` is the `L` of the rules; `silent_after` None: never. `forms` are the forms of the question that may be
+    tried, none for `question = "never"`; `pinnable`: the dialect can address a question to one engine. `has_unit`: a
+    unit or an action unit is configured; `action`: a restart starts the operator's own unit, so that the backend's unit
+    need not show a new life. A time longer than `gap_factor` intervals between two polls means that both sides slept.
     """
 
     interval: float = 10.0
@@ -419,10 +418,10 @@ class Settings:
     forms: tuple[Form, ...] = tuple(Form)
     pinnable: bool = True
     ask_without_metrics: bool = False
-    without_metrics: bool = False
     enforce: bool = True
     revive: bool = False
     has_unit: bool = True
+    action: bool = False
     max_restarts: int = 3
     restart_window: float = 21600.0
     restart_gap: float = 600.0

@@ -1,0 +1,8 @@
+"""The kinds of server that we know: what each shows, as data and pure functions."""
+
+from __future__ import annotations
+
+from factory_watchdog.engines.dialect import Dialect
+from factory_watchdog.engines.vllm import VLLM
+
+DIALECTS: dict[str, Dialect] = {dialect.kind: dialect for dialect in (VLLM,)}

@@ -1,0 +1,325 @@
+"""The rules: what a reading says of a backend, the first that fits decides.
+
+`RULES` is the whole judgement, in order. Each rule is a function of the memory (with this reading in it), the reading
+and the settings, and returns a finding or None. A rule that `resets` starts every clock of the backend again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from factory_watchdog.core.memory import Engine, Finding, Memory, Settled
+from factory_watchdog.core.model import Alert, Reading, Settings, State, Went
+from factory_watchdog.core.observe import pause_sign
+from factory_watchdog.core.wording import count, span
+
+CONSECUTIVE = 2
+"""Readings, refusals, 503s or failures in a row before anything counts: one can be an accident of the network."""
+
+STANDING = frozenset({"active", "activating", "failed"})
+"""ActiveStates in which a unit may be judged; in every other one somebody is stopping, reloading or has stopped it."""
+
+Rule = Callable[[Memory, Reading, Settings], Finding | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table: the rule's name, its function, and whether it starts all clocks again."""
+
+    name: str
+    rule: Rule
+    resets: bool = False
+
+
+def judge(memory: Memory, reading: Reading, settings: Settings) -> tuple[Finding, bool]:
+    """The finding of the first rule that fits, and whether it resets the clocks."""
+    for row in RULES:
+        finding = row.rule(memory, reading, settings)
+        if finding is not None:
+            return finding, row.resets
+    raise AssertionError("the last rule fits everything")
+
+
+def window(memory: Memory, settings: Settings) -> float:
+    """`L`: a life without an outcome yet may compile for minutes at its first request."""
+    if memory.life.outcome:
+        return settings.hang_after
+    return max(settings.hang_after, settings.first_outcome)
+
+
+# --- 1. set aside ----------------------------------------------------------------------------------------------------
+
+
+def maintenance(_memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+    if not reading.maintenance:
+        return None
+    return Finding(State.PAUSED, "maintenance", "maintenance: set aside by an operator")
+
+
+def unit_set_aside(_memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+    unit = reading.unit
+    if unit is None or not unit.told or unit.active in STANDING:
+        return None
+    return Finding(State.STOPPED, "unit-set-aside", f"the unit is {unit.active}: nobody restarts what was stopped")
+
+
+def unit_failed(_memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+    unit = reading.unit
+    if unit is None or not unit.told or unit.active != "failed":
+        return None
+    why = "the unit failed, and the service manager does not start it again"
+    return Finding(
+        State.DEAD,
+        "unit-failed",
+        why,
+        since=reading.began,
+        candidate=True,
+        ask=False,
+        alerts=((Alert.UNIT_FAILED, why),),
+    )
+
+
+# --- 2. starting -----------------------------------------------------------------------------------------------------
+
+
+def starting(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
+    activating = reading.unit is not None and reading.unit.active == "activating"
+    if memory.life.up and not activating:
+        return None
+    waited = reading.ended - memory.life.since
+    limit = settings.startup_timeout
+    due = memory.life.since + limit
+    if waited >= limit and not activating:
+        why = f"never served within {span(limit)} of this life; {_answers(reading)}"
+        ask = not memory.refused
+        return Finding(State.DEAD, "never-served", why, since=memory.life.since, candidate=True, ask=ask)
+    why = f"starting for {span(waited)}; {'the unit is activating' if activating else _answers(reading)}"
+    down = reading.ended - (memory.down_since if memory.down_since is not None else reading.ended)
+    overdue = ((Alert.OVERDUE, f"not serving for {span(down)}"),) if down >= limit / 2 else ()
+    return Finding(State.STARTING, "starting", why, since=memory.life.since, due=due, alerts=overdue)
+
+
+def _answers(reading: Reading) -> str:
+    reply = reading.health if reading.health.went is not Went.ABSENT else reading.metrics
+    what = "/health" if reading.health.went is not Went.ABSENT else "the metrics"
+    said = {
+        Went.OK: f"{what} answers",
+        Went.STATUS: f"{what} says {reply.status}",
+        Went.TIMEOUT: f"{what} does not answer in time",
+        Went.REFUSED: "the port refuses connections",
+        Went.RESET: f"{what} breaks the connection off",
+    }
+    return said.get(reply.went, f"{what} cannot be read")
+
+
+# --- 3. gone ---------------------------------------------------------------------------------------------------------
+
+
+def refused(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
+    since = memory.refused_since
+    if not memory.refused or since is None:
+        return None
+    for_long = reading.ended - since
+    why = f"served before, now refuses connections for {span(for_long)}"
+    proven = memory.refused >= CONSECUTIVE and for_long >= settings.dead_after
+    state = State.DEAD if proven else State.SUSPECT
+    return Finding(state, "refused", why, since=since, candidate=proven, ask=False, due=since + settings.dead_after)
+
+
+def says_dead(memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+    if not memory.says_dead or pause_sign(reading) is not None:
+        return None
+    why = f"/health says {reading.health.status} and nothing moves"
+    proven = memory.says_dead >= CONSECUTIVE
+    return _gone(reading, "says-dead", why, proven)
+
+
+def server_errors(memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+    errors = memory.asking.errors
+    if not errors or pause_sign(reading) is not None or any(e.moved for e in memory.engines):
+        return None
+    why = f"answered before in this life, now {count(errors, 'question')} in a row got a server error and nothing moves"
+    return _gone(reading, "server-errors", why, errors >= CONSECUTIVE)
+
+
+def _gone(reading: Reading, rule: str, why: str, proven: bool) -> Finding:
+    return Finding(State.DEAD if proven else State.SUSPECT, rule, why, since=reading.began, candidate=proven)
+
+
+# --- 4. blind --------------------------------------------------------------------------------------------------------
+
+
+def proxy(memory: Memory, _reading: Reading, _settings: Settings) -> Finding | None:
+    if not memory.proxy:
+        return None
+    why = "start times alternate: a proxy in front of several servers, which cannot be judged as one"
+    return Finding(State.BLIND, "proxy", why, alerts=((Alert.PROXY, why),))
+
+
+def silent(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
+    since, limit = memory.silent_since, settings.silent_after
+    if since is None:
+        return None
+    for_long = reading.ended - since
+    why = f"every endpoint accepts connections and says nothing, for {span(for_long)}"
+    if limit is None:
+        return Finding(State.BLIND, "silent", why, since=since)
+    if for_long >= limit and memory.life.up:
+        return Finding(State.HUNG, "silent", why, since=since, candidate=True)
+    return Finding(State.BLIND, "silent", why, since=since, due=since + limit)
+
+
+def without_metrics(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
+    """Unreadable metrics: blind; or, where the configuration says so, judged by questions alone, never restarted."""
+    if reading.readable:
+        return None
+    if settings.ask_without_metrics and reading.metrics.went in (Went.OK, Went.STATUS, Went.ABSENT):
+        if memory.asking.last is Settled.ANSWERED:
+            return Finding(State.IDLE, "asked", "no metrics to read; the last question was answered")
+        return Finding(State.BLIND, "asked", "no metrics to read, and the last question was not answered")
+    return Finding(State.BLIND, "metrics", _unreadable(reading))
+
+
+def _unreadable(reading: Reading) -> str:
+    reply = reading.metrics
+    said = {
+        Went.OK: "the metrics page has no series of this engine",
+        Went.STATUS: f"the metrics page says {reply.status}",
+        Went.TIMEOUT: "the metrics page does not come in time",
+        Went.REFUSED: "the metrics address refuses connections",
+        Went.ABSENT: "there is no metrics page",
+    }
+    return said.get(reply.went, f"the metrics page cannot be read: {reply.detail or reply.went.value}")
+
+
+def signals_missing(memory: Memory, _reading: Reading, _settings: Settings) -> Finding | None:
+    for engine in memory.engines:
+        if engine.lacking and not engine.moved:
+            why = f"required signals are not told: {', '.join(engine.lacking)}"
+            return Finding(State.BLIND, "signals-missing", why, engine.sample.engine)
+    return None
+
+
+# --- 5. paused -------------------------------------------------------------------------------------------------------
+
+
+def paused(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
+    sign = pause_sign(reading)
+    if sign is None:
+        return None
+    since = memory.paused_since if memory.paused_since is not None else reading.ended
+    for_long = reading.ended - since
+    why = f"{sign}, for {span(for_long)}"
+    alerts = ((Alert.PAUSED_LONG, why),) if for_long >= settings.paused_alert else ()
+    return Finding(State.PAUSED, "paused", why, since=since, alerts=alerts)
+
+
+# --- 6. with requests ------------------------------------------------------------------------------------------------
+
+
+def with_requests(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
+    """The worst of the engines that have requests: a sum hides a stuck one behind a moving one."""
+    limit = window(memory, settings)
+    findings = list(_engines_with_requests(memory, reading, settings, limit))
+    return max(findings, key=_badness) if findings else None
+
+
+def _engines_with_requests(memory: Memory, reading: Reading, settings: Settings, limit: float) -> Iterator[Finding]:
+    named = len(memory.engines) > 1
+    for engine in memory.engines:
+        if engine.requests:
+            if engine.flat:
+                yield _flat(engine, reading, limit, named)
+            else:
+                yield _working(engine, reading, settings, named)
+
+
+def _badness(finding: Finding) -> tuple[bool, int, float]:
+    order = (State.BUSY, State.DEGRADED, State.SUSPECT, State.HUNG)
+    return finding.candidate, order.index(finding.state), -(finding.since or 0.0)
+
+
+def _flat(engine: Engine, reading: Reading, limit: float, named: bool) -> Finding:
+    since = engine.flat_since if engine.flat_since is not None else reading.began
+    for_long = reading.began - since
+    where = f"engine {engine.sample.engine}: " if named else ""
+    why = f"{where}{_standing(engine)} stand still for {span(for_long)}: no step, no token, no cache movement"
+    due = since + limit
+    name = engine.sample.engine
+    if engine.flat >= CONSECUTIVE and for_long >= limit:
+        return Finding(State.HUNG, "flat", why, name, since, candidate=True, due=due)
+    if engine.vetoed:
+        why = f"{why}, yet a question was answered"
+        alerts = ((Alert.STAND_STILL, why),)
+        return Finding(State.DEGRADED, "stand-still", why, name, since, due=due, alerts=alerts)
+    return Finding(State.SUSPECT, "flat", why, name, since, due=due)
+
+
+def _standing(engine: Engine) -> str:
+    running, waiting = engine.sample.running or 0.0, engine.sample.waiting or 0.0
+    return f"{running:g} running and {waiting:g} waiting requests"
+
+
+def _working(engine: Engine, reading: Reading, settings: Settings, named: bool) -> Finding:
+    where = f"engine {engine.sample.engine}: " if named else ""
+    barren = reading.ended - engine.barren_since if engine.barren_since is not None else 0.0
+    if barren >= settings.starved_after:
+        why = f"{where}works for {span(barren)} and no request gets a token: {_standing(engine)}"
+        return Finding(
+            State.DEGRADED, "starved", why, engine.sample.engine, engine.barren_since, alerts=((Alert.STARVED, why),)
+        )
+    how = "work moves" if engine.moved else "seen for the first time"
+    return Finding(State.BUSY, "working", f"{where}{_standing(engine)}, {how}")
+
+
+# --- 7. without requests ---------------------------------------------------------------------------------------------
+
+
+def without_requests(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
+    failing = [e for e in memory.engines if e.failures]
+    if failing:
+        return _unanswered(min(failing, key=lambda e: e.failing_since or 0.0), memory, reading, settings)
+    alerts: tuple[tuple[Alert, str], ...] = ()
+    if memory.asking.complaint is not None:
+        alerts = ((Alert.CANNOT_ASK, f"cannot be asked: {memory.asking.complaint}"),)
+    if any(e.produced for e in memory.engines):
+        how = "proven by traffic"
+    elif alerts:
+        how = alerts[0][1]
+    elif memory.life.answered:
+        how = "a question was answered"
+    else:
+        how = "not asked yet"
+    return Finding(State.IDLE, "idle", f"no requests; {how}", alerts=alerts)
+
+
+def _unanswered(engine: Engine, memory: Memory, reading: Reading, settings: Settings) -> Finding:
+    limit = window(memory, settings)
+    since = engine.failing_since if engine.failing_since is not None else reading.began
+    for_long = reading.began - since
+    where = f"engine {engine.sample.engine}: " if len(memory.engines) > 1 else ""
+    why = f"{where}no requests, and {count(engine.failures, 'question')} in a row unanswered for {span(for_long)}"
+    proven = engine.failures >= CONSECUTIVE and for_long >= limit
+    state = State.HUNG if proven else State.SUSPECT
+    return Finding(state, "unanswered", why, engine.sample.engine, since, candidate=proven, due=since + limit)
+
+
+RULES: tuple[Row, ...] = (
+    Row("maintenance", maintenance, resets=True),
+    Row("unit-set-aside", unit_set_aside, resets=True),
+    Row("unit-failed", unit_failed),
+    Row("starting", starting),
+    Row("refused", refused),
+    Row("says-dead", says_dead),
+    Row("server-errors", server_errors),
+    Row("proxy", proxy, resets=True),
+    Row("silent", silent),
+    Row("without-metrics", without_metrics),
+    Row("signals-missing", signals_missing),
+    Row("paused", paused, resets=True),
+    Row("with-requests", with_requests),
+    Row("without-requests", without_requests),
+)
+"""Every rule by name, in the order in which they are asked: set aside, starting, gone, blind, paused, with requests,
+without requests."""

@@ -1,0 +1,351 @@
+"""What a reading is worth: readings -> memory, before any rule is asked.
+
+A new life starts everything again; a gap in time drops every clock; unreadable readings are skipped and reset nothing;
+our own question's share is taken out before anything is compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from factory_watchdog.core.memory import Asking, Engine, Life, Memory, Own, replace
+from factory_watchdog.core.model import Identity, Reading, Sample, Settings, Went
+
+KV_CHANGE = 1e-9
+"""KV usage is a quotient of block counts; anything beyond rounding is a change."""
+
+START_TIMES_KEPT = 8
+"""Start times remembered to see them alternate: more servers than one balancer in front of one unit would have."""
+
+OWN_READINGS = 2
+"""Readable readings after an answer in which our own share is looked for: the server may book it a moment later."""
+
+FIRST_OUTCOME = 2
+"""From this place on (generated, finished) a compared counter is outcome as well as work."""
+
+SAYS_DEAD = 503
+"""The status by which vLLM's /health says that its engine died; it has no other use for it (facts of 0.8 to 0.32)."""
+
+SILENT = frozenset({Went.TIMEOUT, Went.RESET})
+
+
+def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memory:
+    """The memory after a reading. Clocks that a rule resets are reset afterwards, by `calm`."""
+    told = identity_of(reading)
+    if memory is None:
+        memory = Memory(life=Life(1, reading.began, told), down_since=reading.began)
+        new_life = gap = False
+    else:
+        gap = memory.ended is not None and reading.began - memory.ended > settings.gap_factor * settings.interval
+        new_life = is_new(memory.life.identity, told)
+        if new_life:
+            memory = _begin_life(memory, reading, told)
+        elif gap:
+            memory = calm(memory)
+    memory = _recognise(memory, told)
+    engines = _observe_engines(memory, reading) if reading.readable else _skipped(memory.engines)
+    life = _observe_life(memory.life, engines, reading)
+    moved = any(e.moved for e in engines)
+    refused, silent = _how_it_answers(reading)
+    return replace(
+        memory,
+        engines=engines,
+        life=life,
+        ended=reading.ended,
+        new_life=new_life,
+        gap=gap,
+        refused=memory.refused + 1 if refused else 0,
+        refused_since=_since(memory.refused_since, refused, reading.began),
+        silent_since=_since(memory.silent_since, silent, reading.began),
+        says_dead=_count_says_dead(memory.says_dead, reading, moved),
+        down_since=_since(memory.down_since, not life.up, reading.began),
+        paused_since=_since(memory.paused_since, pause_sign(reading) is not None, reading.ended),
+        **_observe_quiet(memory, engines, reading, settings),
+    )
+
+
+def calm(memory: Memory) -> Memory:
+    """The same life with every clock, count and failed question gone: the next reading is a first look."""
+    asking = memory.asking
+    return replace(
+        memory,
+        engines=tuple(Engine(sample=e.sample, at=e.at, ours=e.ours, users=e.users) for e in memory.engines),
+        refused=0,
+        refused_since=None,
+        says_dead=0,
+        silent_since=None,
+        quiet_since=None,
+        asking=_voided(replace(asking, settled=None, due=None, errors=0), asking),
+    )
+
+
+def pause_sign(reading: Reading) -> str | None:
+    """The sentence of a sign that says paused, from the metrics or from the pause endpoints; None where none does."""
+    if reading.pause is not None and reading.pause.sign is not None:
+        return reading.pause.sign
+    return next((s.asleep for s in reading.engines if s.asleep is not None), None) if reading.readable else None
+
+
+# --- who it is -------------------------------------------------------------------------------------------------------
+
+
+def identity_of(reading: Reading) -> Identity:
+    """Who the reading shows; what it does not tell is None."""
+    unit = reading.unit
+    start_time = reading.start_time if reading.readable else None
+    if unit is None or not unit.told:
+        return Identity(start_time=start_time)
+    return Identity(start_time, unit.invocation, unit.main_pid, unit.main_start)
+
+
+def is_new(known: Identity, told: Identity) -> bool:
+    """Whether a told value was replaced by another. A value that goes missing is no new life."""
+    return (
+        _replaced(known.start_time, told.start_time)
+        or _replaced(known.invocation, told.invocation)
+        or _replaced(known.main_pid, told.main_pid)
+        or _replaced(known.main_start, told.main_start)
+    )
+
+
+def _replaced(known: object, told: object) -> bool:
+    return known is not None and told is not None and known != told
+
+
+def _begin_life(memory: Memory, reading: Reading, told: Identity) -> Memory:
+    """A fresh memory; what stays is how long the backend has been down and which start times were seen."""
+    carried = tuple((e.sample.engine, outcome_total(e.sample)) for e in memory.engines)
+    asking = memory.asking
+    return Memory(
+        life=Life(memory.life.number + 1, reading.began, told, carried=carried),
+        down_since=memory.down_since if memory.down_since is not None else reading.began,
+        start_times=memory.start_times,
+        proxy=memory.proxy and not _replaced(memory.life.identity.invocation, told.invocation),
+        asking=_voided(Asking(next_id=asking.next_id, last_ended=asking.last_ended), asking),
+    )
+
+
+def _voided(asking: Asking, before: Asking) -> Asking:
+    """A question that is out stays out, since there must never be two, but its end will say nothing."""
+    out = before.question if before.answer is None else None
+    return replace(asking, question=out, answer=None, void=out.id if out is not None else 0)
+
+
+def _recognise(memory: Memory, told: Identity) -> Memory:
+    """Fill in what the life's identity did not know yet, and see start times that come back: a proxy's."""
+    known = memory.life.identity
+    start = told.start_time
+    if start is not None and (not memory.start_times or memory.start_times[-1] != start):
+        seen = start in memory.start_times
+        times = (*(t for t in memory.start_times if t != start), start)[-START_TIMES_KEPT:]
+        memory = replace(memory, start_times=times, proxy=memory.proxy or seen)
+    if told == known:
+        return memory
+    merged = Identity(
+        told.start_time if told.start_time is not None else known.start_time,
+        told.invocation if told.invocation is not None else known.invocation,
+        told.main_pid if told.main_pid is not None else known.main_pid,
+        told.main_start if told.main_start is not None else known.main_start,
+    )
+    return memory if merged == known else replace(memory, life=replace(memory.life, identity=merged))
+
+
+# --- engines ---------------------------------------------------------------------------------------------------------
+
+
+def outcome_total(sample: Sample) -> float:
+    """Generated tokens and finished requests of a sample together; what is not told adds nothing."""
+    return (sample.generated or 0.0) + (sample.finished or 0.0)
+
+
+def _skipped(engines: tuple[Engine, ...]) -> tuple[Engine, ...]:
+    """The engines across a reading that could not be read: nothing moved that we know of, no clock is touched."""
+    if not any(e.moved or e.produced for e in engines):
+        return engines
+    return tuple(replace(e, moved=False, produced=False) for e in engines)
+
+
+def _observe_engines(memory: Memory, reading: Reading) -> tuple[Engine, ...]:
+    known = {e.sample.engine: e for e in memory.engines}
+    out = memory.asking.question if memory.asking.answer is None else None
+    return tuple(
+        _observe_engine(
+            known.get(sample.engine), sample, reading.ended, out is not None and out.engine in (None, sample.engine)
+        )
+        for sample in reading.engines
+    )
+
+
+def _observe_engine(before: Engine | None, sample: Sample, at: float, asked: bool) -> Engine:
+    """One engine's comparison. `asked`: a question of ours to it is out."""
+    if before is None:
+        requests = _requests(sample, 0.0)
+        return Engine(sample, at, requests=requests, lacking=_lacking(sample, requests))
+    seen = min(max(_total(sample) - before.users, 0.0), before.ours)
+    requests = _requests(sample, seen)
+    change = _compare(before.sample, sample, before.own)
+    if change is None:
+        return Engine(sample, at, requests=requests, lacking=_lacking(sample, requests))
+    moved, produced, booked, own = change
+    ours = before.ours if asked else 0 if moved else int(seen)
+    lacking = _lacking(sample, requests) or (before.lacking if before.first else ())
+    if lacking and not moved and not before.first:  # as good as unreadable: the last whole sample stays the base
+        return replace(before, moved=False, produced=False, lacking=lacking)
+    stands = bool(requests) and bool(before.requests) and not moved and not lacking
+    return Engine(
+        sample,
+        at,
+        requests=requests,
+        first=False,
+        lacking=lacking,
+        moved=moved,
+        produced=produced,
+        booked_at=at if booked else before.booked_at,
+        moved_at=at if moved else before.moved_at,
+        barren_since=_barren(before, requests, moved, produced, at),
+        flat=before.flat + 1 if stands else 0,
+        flat_since=(before.flat_since if before.flat else before.at) if stands else None,
+        vetoed=before.vetoed and stands,
+        own=own,
+        ours=ours,
+        users=before.users,
+        failures=0 if moved else before.failures,
+        failing_since=None if moved else before.failing_since,
+    )
+
+
+def _compare(before: Sample, now: Sample, own: Own | None) -> tuple[bool, bool, bool, Own | None] | None:
+    """Whether work moved, outcome moved, and anything was booked at all (ours included), and what is left of ours.
+
+    None where there is nothing to compare: no signal told in both, or a counter that went down in one life.
+    """
+    told = moved = produced = booked = False
+    left = [own.steps, own.prompt, own.generated, own.finished] if own is not None else [0.0, 0.0, 0.0, 0.0]
+    pairs = (
+        (before.steps, now.steps),
+        (before.prompt, now.prompt),
+        (before.generated, now.generated),
+        (before.finished, now.finished),
+    )
+    for i, (old, new) in enumerate(pairs):
+        if old is None or new is None:
+            continue
+        told = True
+        if old == new:
+            continue
+        change = new - old
+        if change < 0:
+            return None
+        booked = True
+        ours = min(change, left[i])
+        left[i] -= ours
+        if change - ours > KV_CHANGE:
+            moved = True
+            produced = produced or i >= FIRST_OUTCOME
+    if before.kv is not None and now.kv is not None:
+        told = True
+        # Our own answered question took and gave back cache blocks: across it, KV usage tells nothing of the users'.
+        moved = moved or (own is None and abs(now.kv - before.kv) > KV_CHANGE)
+    if not told:
+        return None
+    readings = own.readings - 1 if own is not None else 0
+    return moved, produced, booked, Own(left[0], left[1], left[2], left[3], readings) if readings > 0 else None
+
+
+def _total(sample: Sample) -> float:
+    return (sample.running or 0.0) + (sample.waiting or 0.0)
+
+
+def _requests(sample: Sample, ours: float) -> float | None:
+    """Users' requests in an engine. Gauges that are absent while all counters are at zero count as none."""
+    total = _total(sample) - ours
+    if total > 0 or (sample.running is not None and sample.waiting is not None):
+        return total
+    counters = (sample.steps, sample.prompt, sample.generated, sample.finished)
+    if sample.running is None and sample.waiting is None and not any(counters):
+        return 0.0
+    return None
+
+
+def _lacking(sample: Sample, requests: float | None) -> tuple[str, ...]:
+    """The signals without which an engine that has requests, or may have, cannot be judged."""
+    if requests is None:
+        return sample.missing or ("running and waiting requests",)
+    return sample.missing if requests else ()
+
+
+def _barren(before: Engine, requests: float | None, moved: bool, produced: bool, at: float) -> float | None:
+    """Since when an engine with requests works without an outcome."""
+    if produced or not requests:
+        return None
+    if before.barren_since is not None:
+        return before.barren_since
+    return at if moved else None
+
+
+# --- life, endpoints, quiet ------------------------------------------------------------------------------------------
+
+
+def _observe_life(life: Life, engines: tuple[Engine, ...], reading: Reading) -> Life:
+    produced = any(e.produced for e in engines)
+    up = life.up or produced or _is_up(reading)
+    outcome = life.outcome or produced or (reading.readable and _has_outcome(life, engines))
+    silent = life.no_pause_signs or (reading.pause is not None and reading.pause.absent)
+    if up == life.up and outcome == life.outcome and silent == life.no_pause_signs:
+        return life
+    return replace(life, up=up, outcome=outcome, no_pause_signs=silent)
+
+
+def _is_up(reading: Reading) -> bool:
+    if reading.health.went is Went.ABSENT:
+        return reading.metrics.went is Went.OK
+    return reading.health.went is Went.OK
+
+
+def _has_outcome(life: Life, engines: tuple[Engine, ...]) -> bool:
+    """Whether the counters say that users of this life got something, and not only of the one before.
+
+    A multi-process folder that is used again carries the old life's totals over: such totals prove nothing.
+    """
+    carried = dict(life.carried)
+    for engine in engines:
+        total, old = outcome_total(engine.sample), carried.get(engine.sample.engine, 0.0)
+        if total > 0 and not 0 < old <= total:
+            return True
+    return False
+
+
+def _how_it_answers(reading: Reading) -> tuple[bool, bool]:
+    """Whether every endpoint refused, and whether every one accepted and said nothing."""
+    went = [r.went for r in (reading.health, reading.metrics) if r.went is not Went.ABSENT]
+    return bool(went) and all(w is Went.REFUSED for w in went), bool(went) and all(w in SILENT for w in went)
+
+
+def _since(before: float | None, holds: bool, now: float) -> float | None:
+    if not holds:
+        return None
+    return now if before is None else before
+
+
+def _count_says_dead(before: int, reading: Reading, moved: bool) -> int:
+    """Readings in a row in which /health says 503 while the metrics show that nothing moves."""
+    if moved or reading.health.went in (Went.OK, Went.ABSENT):
+        return 0
+    if reading.health.went is Went.STATUS:
+        return before + 1 if reading.health.status == SAYS_DEAD and reading.readable else 0
+    return before
+
+
+def _observe_quiet(memory: Memory, engines: tuple[Engine, ...], reading: Reading, settings: Settings) -> dict[str, Any]:
+    """Since when there is no request and no outcome, and when the next question is due by that."""
+    if reading.readable:
+        quiet = not any(e.requests is None or e.requests > 0 for e in engines)
+        began = reading.ended if memory.quiet_since is None or any(e.produced for e in engines) else memory.quiet_since
+    else:
+        quiet = memory.quiet_since is not None or (settings.ask_without_metrics and memory.life.up)
+        began = memory.quiet_since if memory.quiet_since is not None else reading.ended
+    since = began if quiet else None
+    if since == memory.quiet_since:
+        return {}
+    due = None if since is None else since + settings.question_every
+    return {"quiet_since": since, "asking": replace(memory.asking, due=due, spacing=settings.question_every)}

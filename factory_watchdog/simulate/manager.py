@@ -1,0 +1,112 @@
+"""The simulated service manager: it shows a simulated server as a systemd unit and takes its restarts.
+
+It has the methods of `world.systemd.Manager`, and the two looks at a unit's processes that go with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from factory_watchdog.core.model import JobResult, UnitFacts
+from factory_watchdog.simulate.server import Server
+
+Ended = tuple[JobResult, str]
+
+_STOP_TIME = 0.5  # seconds that a restart's job lasts: the unit starts as "simple", loading comes after the job
+_JOB = 4711  # the id of whatever job is queued
+_CHANGING = frozenset({"activating", "deactivating", "reloading"})
+_DOWN = frozenset({"inactive", "failed"})
+_SUB = {
+    "active": "running",
+    "activating": "start",
+    "deactivating": "stop-sigterm",
+    "reloading": "reload",
+    "inactive": "dead",
+    "failed": "failed",
+}
+
+
+class SimManager:
+    """The service manager of `server`, which is the one service that it knows.
+
+    Of other units it knows what the server's scenario says of them in its backend table: an `action_unit` restarts the
+    server, an `evidence_unit` does nothing.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._working = False
+        self.evidence: list[str] = []
+
+    async def facts(self, unit: str) -> UnitFacts:
+        """What the manager says of `unit` now."""
+        server, state = self._server, self._state()
+        up = state not in _DOWN
+        life = server.life
+        return UnitFacts(
+            told=True,
+            active=state,
+            sub=_SUB[state],
+            job=_JOB if self._working or server.stuck_job or state in _CHANGING else 0,
+            invocation=life.invocation,
+            main_pid=life.main_pid if up else None,
+            main_start=life.main_start if up else None,
+            cpu=server.cpu() if up else None,
+            control_group=_control_group(unit) if up else None,
+        )
+
+    async def try_restart(self, unit: str, deadline: float) -> Ended:
+        """Restart the server if its unit runs, and follow the job, at most `deadline` seconds from now."""
+        if self._state() in _DOWN:
+            return JobResult.DONE, ""
+        if self._state() in _CHANGING:
+            return JobResult.FAILED, "another job is queued that ours must not overrule"
+        return await self._restart(deadline)
+
+    async def start(self, unit: str, deadline: float) -> Ended:
+        """Start a unit: the server's own if it is down, or one that acts for it."""
+        backend = self._server.scenario.backend
+        if unit == backend.get("evidence_unit"):
+            self.evidence.append(unit)
+            return JobResult.DONE, ""
+        if unit == backend.get("action_unit") or self._state() in _DOWN:
+            return await self._restart(deadline)
+        return JobResult.DONE, ""
+
+    async def reset_failed(self, unit: str) -> Ended:
+        return JobResult.DONE, ""
+
+    async def processes(self, control_group: str) -> list[tuple[int, int]]:
+        """PID and start, in clock ticks, of each process of the server's control group."""
+        own = () if self._state() in _DOWN else self._server.life.processes
+        return sorted({*own, *self._server.orphans})
+
+    async def left_over(self, before: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+        """The PIDs of `before` that are alive still."""
+        alive = set(await self.processes(""))
+        return tuple(pid for pid, start in before if (pid, start) in alive)
+
+    async def close(self) -> None:
+        """There is nothing to hang up."""
+
+    def _state(self) -> str:
+        return "deactivating" if self._working else self._server.unit_state
+
+    async def _restart(self, deadline: float) -> Ended:
+        self._server.restart()
+        if self._server.stuck_job:
+            await asyncio.sleep(deadline)
+            return JobResult.NEVER_ENDED, "the job is still queued at the deadline"
+        self._working = True
+        try:
+            await asyncio.sleep(min(_STOP_TIME, deadline))
+        finally:
+            self._working = False
+        if self._server.life.failed:
+            return JobResult.FAILED, "the job ended as 'failed'"
+        return JobResult.DONE, ""
+
+
+def _control_group(unit: str) -> str:
+    return f"/system.slice/{unit}"

@@ -1,0 +1,374 @@
+"""One backend's watch: polls on a grid, feeds what it sees to the core, and carries out what the core says.
+
+All decisions are the core's; this is where they meet the network, the service manager and the clock. The same watch
+runs in the daemon, in `llm-health check`, and in a simulation over a virtual clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from factory_watchdog.config import schema
+from factory_watchdog.core.memory import Backend, Phase
+from factory_watchdog.core.model import (
+    NOT_ASKED,
+    Answer,
+    Answered,
+    Ask,
+    Effect,
+    Event,
+    Flag,
+    JobEnded,
+    JobResult,
+    Look,
+    Outcome,
+    Pause,
+    Polled,
+    Question,
+    Raise,
+    Reading,
+    Restart,
+    RestartSettled,
+    Settings,
+    Turned,
+    UnitFacts,
+    Verdict,
+)
+from factory_watchdog.core.step import step_host, wants_pause_signs
+from factory_watchdog.engines.dialect import Dialect, Page, served_model
+from factory_watchdog.engines.exposition import PAGE_LIMIT
+from factory_watchdog.world.clock import Clock
+from factory_watchdog.world.http import Fetched, Http
+from factory_watchdog.world.secrets import SecretError, read_secret
+
+LONGEST_POLL = 30.0
+"""Seconds at most for one poll's requests: longer than that a reading is old before it is judged."""
+
+SHORTEST_POLL = 1.0
+"""Seconds that every poll gets: a server starved of CPU by its own model takes up to 1 s for a page (measured)."""
+
+EVIDENCE_TIME = 60.0
+"""Seconds that an evidence unit may take before a restart: every one of them is outage."""
+
+HISTORY_BEYOND = 120.0
+"""Seconds of readings kept beyond `hang_after`, to show how it was before the suspicion."""
+
+HISTORY_MOST = 500
+"""Readings kept at most, so that an hour's window at a short interval does not fill the memory."""
+
+Process = tuple[int, int]
+"""A process by PID and start time in clock ticks since boot."""
+
+
+class Units(Protocol):
+    """The service manager, real or simulated."""
+
+    async def facts(self, unit: str) -> UnitFacts: ...
+
+    async def try_restart(self, unit: str, deadline: float) -> tuple[JobResult, str]: ...
+
+    async def start(self, unit: str, deadline: float) -> tuple[JobResult, str]: ...
+
+    async def reset_failed(self, unit: str) -> tuple[JobResult, str]: ...
+
+    async def processes(self, control_group: str) -> list[Process]: ...
+
+    async def left_over(self, before: Iterable[Process]) -> tuple[int, ...]: ...
+
+
+class Sink(Protocol):
+    """Who is told what happened. Nothing here may raise or block."""
+
+    def polled(self, name: str, backend: Backend) -> None: ...
+
+    def turned(self, name: str, verdict: Verdict, previous: Verdict | None) -> None: ...
+
+    def raised(self, name: str, alert: Raise) -> None: ...
+
+    def asking(self, name: str, question: Question) -> None: ...
+
+    def asked(self, name: str, question: Question, answer: Answer) -> None: ...
+
+    def restarting(self, name: str, order: Restart, readings: Iterable[Reading]) -> None: ...
+
+    def settled(self, name: str, settled: RestartSettled) -> None: ...
+
+    def save(self, name: str, backend: Backend) -> None: ...
+
+    def fault(self, name: str, what: str) -> None: ...
+
+
+@dataclass
+class Host:
+    """What is known of all backends of this host: one place, so that no two are restarted at once."""
+
+    states: dict[str, Backend] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class World:
+    """The outside of one backend: HTTP, service manager (None: no unit), clock, busy flag, maintenance."""
+
+    http: Http
+    units: Units | None
+    clock: Clock
+    flag: Callable[[], Flag]
+    maintenance: Callable[[], bool]
+
+
+class Watcher:
+    """The watch over one backend."""
+
+    def __init__(
+        self, config: schema.Backend, settings: Settings, dialect: Dialect, world: World, host: Host, sink: Sink
+    ) -> None:
+        self.name = config.name
+        self.config = config
+        self.settings = settings
+        self.dialect = dialect
+        self.world = world
+        self._host = host
+        self._sink = sink
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._model: str | None = config.model
+        self._before_restart: list[Process] = []
+        kept = int((settings.hang_after + HISTORY_BEYOND) / settings.interval) + 2
+        self._readings: deque[Reading] = deque(maxlen=min(kept, HISTORY_MOST))
+        self.deadline = max(SHORTEST_POLL, min(0.9 * settings.interval, LONGEST_POLL))
+        self.finished = asyncio.get_running_loop().time()
+
+    @property
+    def state(self) -> Backend:
+        return self._host.states.get(self.name, Backend())
+
+    @property
+    def overdue_at(self) -> float:
+        """Loop time by which the next poll ends if this watch is alive, pause signs and one more retry included."""
+        return self.finished + self.settings.interval + 4 * self.deadline + LONGEST_POLL
+
+    async def run(self, delay: float = 0.0) -> None:
+        """Poll at `delay` and every interval after it, and at once where the core wants to look."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay
+        while True:
+            await self._wait_until(due)
+            self._wake.clear()
+            due = _next(due, loop.time(), self.settings.interval)
+            await self._guarded(self.poll(), "poll")
+            self.finished = loop.time()
+
+    async def close(self) -> None:
+        """End the questions and restart jobs that are being followed. The state keeps a restart that is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.world.http.close()
+
+    async def poll(self) -> None:
+        """One look at the backend, judged."""
+        reading = await self._read()
+        self._readings.append(reading)
+        self.feed(Polled(reading))
+        self._sink.polled(self.name, self.state)
+
+    def feed(self, event: Event) -> None:
+        """Give the core an event and carry out what it says."""
+        now = self.world.clock.boottime()
+        states, effects = step_host(self._host.states, self.name, event, now, self.settings)
+        self._host.states = dict(states)
+        for effect in effects:
+            self._carry_out(effect)
+
+    async def settle(self) -> None:
+        """Wait until no question and no restart job is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> Reading:
+        clock, http = self.world.clock, self.world.http
+        began = clock.boottime()
+        unit, health, metrics = await asyncio.gather(
+            self._unit(),
+            http.get(schema.health_url(self.config), self.deadline),
+            http.get(schema.metrics_url(self.config), self.deadline, PAGE_LIMIT),
+        )
+        page = self.dialect.read(metrics.body) if metrics.reply.status == 200 else Page()
+        reading = Reading(
+            began=began,
+            ended=clock.boottime(),
+            health=health.reply,
+            metrics=metrics.reply,
+            known=page.known,
+            engines=page.engines,
+            start_time=page.start_time,
+            unit=unit,
+            flag=self.world.flag(),
+            maintenance=self.world.maintenance(),
+        )
+        if not self.dialect.pause_paths or not wants_pause_signs(self.state, reading, self.settings):
+            return reading
+        pause = await self._pause()
+        return replace(reading, pause=pause, ended=clock.boottime())
+
+    async def _unit(self) -> UnitFacts | None:
+        unit = self.config.unit
+        if unit is None or self.world.units is None:
+            return None
+        facts = await self.world.units.facts(unit)
+        if not self._before_restart or not self.state.recovery.phase.restarting:
+            return facts
+        return replace(facts, left_over=await self.world.units.left_over(self._before_restart))
+
+    async def _pause(self) -> Pause:
+        paths = self.dialect.pause_paths
+        answers = await asyncio.gather(*(self.world.http.get(self.config.url + path, self.deadline) for path in paths))
+        return self.dialect.read_pause([(path, a.reply, a.body) for path, a in zip(paths, answers, strict=True)])
+
+    # --- carrying out ------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Look():
+                self._wake.set()
+            case Turned(verdict=verdict, previous=previous):
+                self._sink.turned(self.name, verdict, previous)
+                self._sink.save(self.name, self.state)
+            case Raise():
+                self._sink.raised(self.name, effect)
+            case Ask(question=question):
+                self._sink.asking(self.name, question)
+                self._start(self._ask(question), "question")
+            case Restart():
+                self._sink.restarting(self.name, effect, tuple(self._readings))
+                self._sink.save(self.name, self.state)  # before anything is done: our own death must not repeat it
+                self._start(self._restart(effect), "restart")
+            case RestartSettled():
+                self._before_restart = []
+                self._sink.settled(self.name, effect)
+                self._sink.save(self.name, self.state)
+
+    def _start(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work, what))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Awaitable[None], what: str) -> None:
+        """A fault of our own ends neither the watch nor the daemon; it is told, and the next poll comes."""
+        try:
+            await work
+        except Exception as error:
+            self._sink.fault(self.name, f"{what}: {type(error).__name__}: {error}")
+
+    async def _wait_until(self, due: float) -> None:
+        if self._wake.is_set():
+            return
+        try:
+            async with asyncio.timeout_at(due):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    async def _ask(self, question: Question) -> None:
+        try:
+            answer = await self._answer(question)
+        except SecretError as error:
+            answer = Answer(question.id, Outcome.DENIED, self.world.clock.boottime(), detail=str(error))
+        except Exception as error:
+            # A question that fails by our own fault is no failure of the backend.
+            answer = Answer(question.id, Outcome.CANNOT, self.world.clock.boottime(), detail=f"our own fault: {error}")
+            self._sink.fault(self.name, f"question: {type(error).__name__}: {error}")
+        self._sink.asked(self.name, question, answer)
+        self.feed(Answered(answer))
+
+    async def _answer(self, question: Question) -> Answer:
+        headers = _authorization(self.config.api_key_file)
+        if self._model is None:
+            self._model = await self._served_model(headers)
+        memory = self.state.memory
+        engines = [e.sample.engine for e in memory.engines] if memory is not None else []
+        engine = question.engine if question.pinned else None
+        request = self.dialect.question(question.form, self._model, engine, engines)
+        url, deadline = self.config.url + request.path, self.settings.question_timeout
+        fetched = await self.world.http.post(url, deadline, request.body, {**dict(request.headers), **headers})
+        worth = self.dialect.classify(question.form, fetched.reply, fetched.body)
+        if worth.outcome is Outcome.CANNOT:
+            self._model = self.config.model  # the name may be the reason: look it up afresh
+        return Answer(
+            question.id,
+            worth.outcome,
+            self.world.clock.boottime(),
+            worth.prompt_tokens,
+            worth.completion_tokens,
+            worth.detail,
+            worth.next_form,
+        )
+
+    async def _served_model(self, headers: dict[str, str]) -> str | None:
+        fetched: Fetched = await self.world.http.get(
+            self.config.url + self.dialect.models_path, self.deadline, headers=headers
+        )
+        return served_model(fetched.body) if fetched.reply.status == 200 else None
+
+    # --- restarts ----------------------------------------------------------------------------------------------------
+
+    async def _restart(self, order: Restart) -> None:
+        try:
+            result, detail = await self._push(order)
+        except Exception as error:
+            result, detail = JobResult.FAILED, f"our own fault: {type(error).__name__}: {error}"
+        self.feed(JobEnded(order.attempt, result, detail))
+
+    async def _push(self, order: Restart) -> tuple[JobResult, str]:
+        """Do to the host what the configuration says, and follow it to its end."""
+        config, units = self.config, self.world.units
+        if units is None:
+            return JobResult.NO_BUS, "no service manager"
+        if config.evidence_unit:
+            await units.start(config.evidence_unit, EVIDENCE_TIME)
+            await self.poll()
+            if not self._still_due(order):
+                return JobResult.FAILED, "dropped: the backend changed while evidence was taken"
+        group = order.proof.reading.unit.control_group if order.proof.reading.unit is not None else None
+        self._before_restart = await units.processes(group) if group else []
+        deadline = self.settings.startup_timeout
+        if config.action_unit:
+            return await units.start(config.action_unit, deadline)
+        if config.unit is None:
+            return JobResult.FAILED, "no unit"
+        if order.revive:
+            await units.reset_failed(config.unit)
+            return await units.start(config.unit, deadline)
+        return await units.try_restart(config.unit, deadline)
+
+    def _still_due(self, order: Restart) -> bool:
+        """Whether, after the evidence, the life is still the one to be restarted and still shows nothing else."""
+        state = self.state
+        recovery, finding = state.recovery, state.finding
+        if recovery.phase is not Phase.RESTART or recovery.attempt != order.attempt or finding is None:
+            return False
+        return finding.rule == order.proof.rule and finding.candidate
+
+
+def _next(due: float, now: float, interval: float) -> float:
+    """The next time on the grid after now: polls that were missed are not made up for."""
+    if now < due:
+        return due
+    return due + interval * (int((now - due) / interval) + 1)
+
+
+def _authorization(api_key_file: str | None) -> dict[str, str]:
+    if api_key_file is None:
+        return {}
+    return {"Authorization": f"Bearer {read_secret(api_key_file)}"}
+
+
+__all__ = ["NOT_ASKED", "Host", "Sink", "Units", "Watcher", "World"]

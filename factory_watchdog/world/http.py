@@ -1,0 +1,147 @@
+"""HTTP to a backend: small requests, each under one deadline, with a cap on what is taken. The only user of httpx.
+
+httpx is kept on a short lead: no proxies or credentials from the environment, no redirects, no compression asked for
+and none accepted, and the whole request under one `asyncio.timeout`, since httpx's own deadlines are for each chunk and
+a body that drips would never reach them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import httpx
+
+from factory_watchdog.core.model import Reply, Went
+from factory_watchdog.core.text import clean
+
+USER_AGENT = "factory-watchdog"
+"""Names our requests in the backend's own logs, so that nobody takes them for a user's."""
+
+ABSENT_STATUS = frozenset({404, 405, 501})
+"""What servers say of a path that they do not have; llama.cpp says 501 for metrics that are switched off."""
+
+SMALL = 256 * 1024
+"""Bytes taken of any page but the metrics: an answer of one token has about 1 kB, a list of models some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """How a request went, and the body: whole for status 200, what came of it otherwise, empty without an answer."""
+
+    reply: Reply
+    body: bytes = b""
+
+
+class Http:
+    """A client of one backend over a kept-alive connection. `transport` stands in for the network in a simulation.
+
+    `tls_ca` names a file of certificates to trust instead of the system's; OSError (ssl.SSLError too) if it is unusable.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport | None = None, tls_ca: str | None = None) -> None:
+        verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=tls_ca) if tls_ca else True
+        self._client = httpx.AsyncClient(
+            transport=transport,
+            verify=verify,
+            trust_env=False,
+            follow_redirects=False,
+            timeout=None,  # noqa: S113  every request has one deadline for all of it
+            headers={"User-Agent": USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"},
+            limits=httpx.Limits(max_connections=8, max_keepalive_connections=4),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def get(
+        self, url: str, deadline: float, cap: int = SMALL, headers: Mapping[str, str] | None = None
+    ) -> Fetched:
+        """GET `url` within `deadline` seconds, at most `cap` bytes. Never raises for what the network or server does.
+
+        A connection that was kept alive may have been closed by the server a moment ago (vLLM's closes after 5 s), so
+        one reset is tried again within the same deadline.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        fetched = await self._request("GET", url, deadline, cap, headers, None)
+        left = deadline - (loop.time() - began)
+        if fetched.reply.went is Went.RESET and left > 0:
+            fetched = await self._request("GET", url, left, cap, headers, None)
+        return replace(fetched, reply=replace(fetched.reply, seconds=loop.time() - began))
+
+    async def post(self, url: str, deadline: float, body: bytes, headers: Mapping[str, str]) -> Fetched:
+        """POST `body` as JSON within `deadline` seconds, once. Never raises for what the network or server does."""
+        return await self._request("POST", url, deadline, SMALL, {"Content-Type": "application/json", **headers}, body)
+
+    async def _request(
+        self, method: str, url: str, deadline: float, cap: int, headers: Mapping[str, str] | None, body: bytes | None
+    ) -> Fetched:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with (
+                asyncio.timeout(deadline),
+                self._client.stream(method, url, headers=dict(headers or {}), content=body) as response,
+            ):
+                fetched = await _take(response, cap)
+        except TimeoutError:
+            fetched = Fetched(Reply(Went.TIMEOUT, detail=f"no whole answer within {deadline:g} s"))
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ssl.SSLError, OSError, ValueError) as error:
+            fetched = Fetched(Reply(_went(error), detail=clean(str(error) or type(error).__name__)))
+        return replace(fetched, reply=replace(fetched.reply, seconds=loop.time() - began))
+
+
+async def _take(response: httpx.Response, cap: int) -> Fetched:
+    """The body of an answer, raw and capped."""
+    status = response.status_code
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        return Fetched(
+            Reply(Went.UNREADABLE, status, detail=clean(f"compressed ({encoding}), which was not asked for"))
+        )
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > cap:
+            return Fetched(Reply(Went.UNREADABLE, status, detail=f"more than {cap} bytes"))
+    went = Went.OK if status == 200 else Went.ABSENT if status in ABSENT_STATUS else Went.STATUS
+    return Fetched(Reply(went, status), bytes(body))
+
+
+def _went(error: Exception) -> Went:
+    """What an exception of httpx means for the server; the operating system's word, where there is one, decides."""
+    codes = {e.errno for e in _causes(error) if isinstance(e, OSError) and not isinstance(e, ssl.SSLError)}
+    if errno.ECONNREFUSED in codes:
+        return Went.REFUSED
+    if codes & {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}:
+        return Went.RESET
+    if isinstance(error, httpx.TimeoutException):
+        return Went.TIMEOUT
+    if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
+        return Went.RESET
+    if isinstance(error, httpx.RemoteProtocolError):
+        return Went.RESET if "disconnected" in str(error) or "closed connection" in str(error) else Went.UNREADABLE
+    return Went.ERROR
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception with all that led to it, groups (several addresses tried) taken apart."""
+    seen: list[BaseException] = [error]
+    for current in seen:
+        yield current
+        nested = current.exceptions if isinstance(current, BaseExceptionGroup) else ()
+        following = (current.__cause__, current.__context__, *nested)
+        seen.extend(e for e in following if e is not None and e not in seen)
+        if len(seen) > 100:  # a chain is a handful long; this bounds a cycle that a library might build
+            return
