@@ -34,6 +34,7 @@ from factory_watchdog.core.model import (
     Restart,
     RestartSettled,
     Settings,
+    State,
     Turned,
     UnitFacts,
     Verdict,
@@ -43,6 +44,7 @@ from factory_watchdog.engines.dialect import Dialect, Page, served_model
 from factory_watchdog.engines.exposition import PAGE_LIMIT
 from factory_watchdog.world.clock import Clock
 from factory_watchdog.world.http import Fetched, Http
+from factory_watchdog.world.processes import Process
 from factory_watchdog.world.secrets import SecretError, read_secret
 
 LONGEST_POLL = 30.0
@@ -59,9 +61,6 @@ HISTORY_BEYOND = 120.0
 
 HISTORY_MOST = 500
 """Readings kept at most, so that an hour's window at a short interval does not fill the memory."""
-
-Process = tuple[int, int]
-"""A process by PID and start time in clock ticks since boot."""
 
 
 class Units(Protocol):
@@ -87,7 +86,7 @@ class Sink(Protocol):
 
     def turned(self, name: str, verdict: Verdict, previous: Verdict | None) -> None: ...
 
-    def raised(self, name: str, alert: Raise) -> None: ...
+    def raised(self, name: str, alert: Raise, state: State | None) -> None: ...
 
     def asking(self, name: str, question: Question) -> None: ...
 
@@ -145,6 +144,15 @@ class Watcher:
     @property
     def state(self) -> Backend:
         return self._host.states.get(self.name, Backend())
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens generated a second, all engines together, between the last two readings; None where not told."""
+        told = [r for r in list(self._readings)[-2:] if r.readable]
+        if len(told) < 2 or told[1].ended <= told[0].ended:
+            return None
+        before, after = (sum(s.generated or 0.0 for s in r.engines) for r in told)
+        return (after - before) / (told[1].ended - told[0].ended) if after >= before else None
 
     @property
     def overdue_at(self) -> float:
@@ -241,7 +249,8 @@ class Watcher:
                 self._sink.turned(self.name, verdict, previous)
                 self._sink.save(self.name, self.state)
             case Raise():
-                self._sink.raised(self.name, effect)
+                shown = self.state.verdict
+                self._sink.raised(self.name, effect, shown.state if shown is not None else None)
             case Ask(question=question):
                 self._sink.asking(self.name, question)
                 self._start(self._ask(question), "question")

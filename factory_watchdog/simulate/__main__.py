@@ -1,7 +1,7 @@
 """A simulated model server as a process of its own: `python -m factory_watchdog.simulate --port 8000`.
 
-It runs as a systemd unit, of type notify too: it refuses connections for --load-time, then says READY=1. POST /_sim with
-a JSON object changes what it shows at once, by the keys of a phase in a scenario file: {"running": 4, "steps": 0.0,
+It runs as a systemd unit, of type notify too: it refuses connections for --load-time, then says READY=1. POST /_sim
+with a JSON object changes what it shows at once, by the keys of a phase in a scenario file: {"running": 4, "steps": 0,
 "question": "timeout"}; {"crash": true} ends it. Ends on SIGTERM, unless --ignore-term.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import math
 import os
@@ -78,9 +79,11 @@ async def _serve(options: argparse.Namespace, scenario: Scenario) -> None:
     loop.add_signal_handler(signal.SIGINT, ended.set)
     server = Server(scenario, clock(time.monotonic), epoch=time.time(), loading=True)
     async with RealServer(server, options.port, options.control_port):
-        await asyncio.sleep(options.load_time)
-        _notify("READY=1")
-        await ended.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), options.load_time)
+        if not ended.is_set():
+            _notify("READY=1")
+            await ended.wait()
 
 
 def _notify(message: str) -> None:

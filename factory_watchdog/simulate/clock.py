@@ -56,7 +56,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = round(self._virtual + seconds, _PLACES)
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
         done: asyncio.Future[T] = self.create_future()
         try:

@@ -15,8 +15,8 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from factory_watchdog.simulate import scenario as scenarios
@@ -39,68 +39,25 @@ class _Request:
     body: bytes
 
 
-class RealServer:
-    """Serves `server` on a port of 127.0.0.1, and takes changes of the present at POST /_sim.
+_Answer = Callable[[_Request, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
+"""Answers one request; gives whether its connection goes on."""
 
-    With `port` 0 the system chooses one. `control_port` is another port that takes the same changes and never closes;
-    without it a server that refuses can only be changed by `Server.change`. Use as an asynchronous context.
-    """
 
-    def __init__(self, server: Server, port: int = 0, control_port: int | None = None) -> None:
-        self.server = server
-        self.port = port
-        self.control_port = control_port
-        self._change = scenarios.present(server.spec.engines)
+class _Port:
+    """A port of 127.0.0.1 that can be opened and shut again, connections and all."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self._answer = answer
         self._listener: asyncio.Server | None = None
-        self._control: asyncio.Server | None = None
-        self._tending: asyncio.Task[None] | None = None
         self._connections: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
 
-    async def __aenter__(self) -> RealServer:
-        await self.start()
-        return self
+    async def open(self, port: int) -> int:
+        """Listen, unless it does already, and give the port's number. Raises OSError where another has it."""
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._serve, HOST, port, limit=_HEAD_LIMIT)
+        return int(self._listener.sockets[0].getsockname()[1])
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
-
-    async def start(self) -> None:
-        """Take the port, and from then on open and close it as the server says. Raises OSError where it is taken."""
-        if self.port == 0:
-            self.port = _free_port()
-        if self.control_port is not None:
-            self._control = await asyncio.start_server(self._serve_control, HOST, self.control_port, limit=_HEAD_LIMIT)
-            self.control_port = self._control.sockets[0].getsockname()[1]
-        await self.tend()
-        self._tending = asyncio.create_task(self._tend_for_good())
-
-    async def close(self) -> None:
-        """Close the ports and break off what is open."""
-        if self._tending is not None:
-            self._tending.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._tending
-        if self._control is not None:
-            self._control.close()
-        await self._shut()
-
-    async def tend(self) -> None:
-        """Open or close the port, as the server is now."""
-        if self.server.refusing:
-            await self._shut()
-        elif self._listener is None:
-            self._listener = await asyncio.start_server(self._serve, HOST, self.port, limit=_HEAD_LIMIT)
-
-    async def _tend_for_good(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_EVERY)
-            with contextlib.suppress(OSError):  # somebody else has the port at the moment: try again
-                await self.tend()
-
-    async def _shut(self) -> None:
+    async def shut(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -121,19 +78,68 @@ class RealServer:
                     break
         writer.close()
 
-    async def _serve_control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, ValueError, EOFError, asyncio.LimitOverrunError):
-            while request := await _read(reader):
-                _write(writer, self._controlled(request))
-                await writer.drain()
-        writer.close()
+
+class RealServer:
+    """Serves `server` on a port of 127.0.0.1, and takes changes of the present at POST /_sim.
+
+    With `port` 0 the system chooses one. `control_port` is another port that takes the same changes and never closes;
+    without it a server that refuses can only be changed by `Server.change`. Use as an asynchronous context.
+    """
+
+    def __init__(self, server: Server, port: int = 0, control_port: int | None = None) -> None:
+        self.server = server
+        self.port = port
+        self.control_port = control_port
+        self._change = scenarios.present(server.spec.engines)
+        self._main = _Port(self._answer)
+        self._control = _Port(self._answer_control)
+        self._tending: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    async def start(self) -> None:
+        """Take the port, and from then on open and close it as the server says. Raises OSError where it is taken."""
+        if self.port == 0:
+            self.port = _free_port()
+        if self.control_port is not None:
+            self.control_port = await self._control.open(self.control_port)
+        await self.tend()
+        self._tending = asyncio.create_task(self._tend_for_good())
+
+    async def close(self) -> None:
+        """Close the ports and break off what is open."""
+        if self._tending is not None:
+            self._tending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._tending
+        await self._control.shut()
+        await self._main.shut()
+
+    async def tend(self) -> None:
+        """Open or close the port, as the server is now."""
+        if self.server.refusing:
+            await self._main.shut()
+        else:
+            await self._main.open(self.port)
+
+    async def _tend_for_good(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            with contextlib.suppress(OSError):  # somebody else has the port at the moment: try again
+                await self.tend()
 
     async def _answer(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the connection goes on."""
         if request.path == CONTROL_PATH:
-            _write(writer, self._controlled(request))
-            await writer.drain()
-            return True
+            return await self._answer_control(request, reader, writer)
         scripted = self.server.respond(request.method, request.path, request.headers, request.body)
         if scripted.fault in ("refused", "reset"):
             _reset(writer)
@@ -143,23 +149,28 @@ class RealServer:
         except (ConnectionError, asyncio.CancelledError):
             self.server.give_up(scripted)
             raise
-        _write(writer, scripted)
-        await writer.drain()
-        return True
+        return await _write(writer, scripted)
 
-    def _controlled(self, request: _Request) -> Scripted:
+    async def _answer_control(
+        self, request: _Request, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         """Change the present by the keys of a phase in a JSON object; {"crash": true} ends the process at once."""
         try:
-            keys = json.loads(request.body or b"{}")
-            if not isinstance(keys, dict):
-                raise ValueError("must be a JSON object with keys of a phase")  # noqa: TRY004  a wrong value from outside
+            keys = _object(request.body)
             if keys.pop("crash", False):
                 os._exit(1)
             if keys:
                 self.server.change(self._change(keys))
         except (ValueError, scenarios.ScenarioError) as error:
-            return Scripted(400, (("content-type", "text/plain"),), f"{error}\n".encode())
-        return Scripted(200, (("content-type", "application/json"),), b"{}")
+            return await _write(writer, Scripted(400, (("content-type", "text/plain"),), f"{error}\n".encode()))
+        return await _write(writer, Scripted(200, (("content-type", "application/json"),), b"{}"))
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    content = json.loads(body or b"{}")
+    if not isinstance(content, dict):
+        raise ValueError("must be a JSON object with keys of a phase")  # noqa: TRY004  a wrong value from outside
+    return content
 
 
 async def _read(reader: asyncio.StreamReader) -> _Request | None:
@@ -181,19 +192,19 @@ async def _wait(reader: asyncio.StreamReader, seconds: float | None) -> None:
     """Wait `seconds`, None for good, or until the client hangs up, which raises ConnectionError."""
     if seconds == 0:
         return
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await reader.read(1)
-    except TimeoutError:
-        return
-    raise ConnectionAbortedError("the client has gone")
+        raise ConnectionAbortedError("the client has gone")
 
 
-def _write(writer: asyncio.StreamWriter, scripted: Scripted) -> None:
+async def _write(writer: asyncio.StreamWriter, scripted: Scripted) -> bool:
     reason = http.HTTPStatus(scripted.status).phrase if scripted.status in http.HTTPStatus._value2member_map_ else ""
     headers = (*scripted.headers, ("content-length", str(len(scripted.body))))
     head = f"HTTP/1.1 {scripted.status} {reason}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers)
     writer.write(head.encode("latin-1") + b"\r\n" + scripted.body)
+    await writer.drain()
+    return True
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

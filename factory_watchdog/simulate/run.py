@@ -7,17 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from factory_watchdog.config import load, schema
-from factory_watchdog.config.durations import show
 from factory_watchdog.core.memory import Backend
 from factory_watchdog.core.model import Alert, Answer, Question, Raise, Reading, Restart, RestartSettled, State, Verdict
-from factory_watchdog.engines import DIALECTS
-from factory_watchdog.simulate import clock
+from factory_watchdog.engines import dialect_of
+from factory_watchdog.simulate import clock, expect
 from factory_watchdog.simulate.manager import SimManager
-from factory_watchdog.simulate.script import Expect, Scenario, Timeline
+from factory_watchdog.simulate.script import Scenario, Timeline
 from factory_watchdog.simulate.server import Server
 from factory_watchdog.simulate.transport import SimTransport
 from factory_watchdog.watcher import Host, Watcher, World
 from factory_watchdog.world.http import Http
+
+_AFTER = 0.001  # seconds after the end, so that a poll that falls on it is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class _Collector:
     def turned(self, name: str, verdict: Verdict, previous: Verdict | None) -> None:
         self._played.changes.append(Change(self._clock.boottime(), verdict.state, verdict.engine, verdict.why))
 
-    def raised(self, name: str, alert: Raise) -> None:
+    def raised(self, name: str, alert: Raise, state: State | None) -> None:
         self._played.alerts.append(Raised(self._clock.boottime(), alert.alert, alert.why))
 
     def asking(self, name: str, question: Question) -> None:
@@ -92,7 +93,10 @@ def play(scenario: Scenario) -> Played:
     config = load.from_table(scenario.backend, file=f"scenario {scenario.name}")
     played = Played(scenario.name)
     clock.run(lambda: _watch(scenario, config, played))
-    played.failed = [*played.faults, *_held_against(scenario, played)]
+    states = [(change.t, change.state) for change in played.changes]
+    alerts = [raised.alert for raised in played.alerts]
+    result = expect.Result(states, played.restarts, played.questions, alerts)
+    played.failed = [*played.faults, *expect.failed(scenario, result)]
     return played
 
 
@@ -108,71 +112,10 @@ async def _watch(scenario: Scenario, config: schema.Backend, played: Played) -> 
         maintenance=server.maintenance,
     )
     settings = schema.settings(config, schema.Daemon())
-    watcher = Watcher(config, settings, DIALECTS[config.kind], world, Host(), _Collector(played, now))
+    watcher = Watcher(config, settings, dialect_of(config.kind), world, Host(), _Collector(played, now))
     awake = sum(phase.length for phase in scenario.phases)
     watching = loop.create_task(watcher.run())
     await asyncio.sleep(awake + _AFTER)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     await watcher.close()
-
-
-_AFTER = 0.001  # seconds after the end, so that a poll that falls on it is made
-
-
-# --- expectations ----------------------------------------------------------------------------------------------------
-
-
-def _held_against(scenario: Scenario, played: Played) -> list[str]:
-    """Every expectation that does not hold, each as a sentence."""
-    return [
-        *(sentence for expect in scenario.expect for sentence in _state_wrong(expect, played)),
-        *_counts_wrong(scenario, played),
-        *_times_wrong(scenario, played),
-        *_alerts_missing(scenario, played),
-    ]
-
-
-def _state_wrong(expect: Expect, played: Played) -> list[str]:
-    """Where in the span a state was shown that is not expected there: the first such moment."""
-    allowed = " or ".join(expect.states)
-    before = [c for c in played.changes if c.t <= expect.begin]
-    within = [c for c in played.changes if expect.begin < c.t <= expect.end]
-    for change in (*before[-1:], *within):
-        if change.state not in expect.states:
-            at = max(change.t, expect.begin)
-            return [f"at {show(at)}: expected {allowed}, was {change.state} ({change.why})"]
-    return [] if before or within else [f"at {show(expect.begin)}: expected {allowed}, nothing was judged yet"]
-
-
-def _counts_wrong(scenario: Scenario, played: Played) -> list[str]:
-    total = scenario.expect_total
-    wrong = []
-    if total.restarts is not None and len(played.restarts) != total.restarts:
-        wrong.append(f"expected {total.restarts} restarts, were {len(played.restarts)}{_at(played.restarts)}")
-    if total.questions is not None and len(played.questions) != total.questions:
-        wrong.append(f"expected {total.questions} questions, were {len(played.questions)}{_at(played.questions)}")
-    if total.questions_max is not None and len(played.questions) > total.questions_max:
-        wrong.append(f"expected at most {total.questions_max} questions, were {len(played.questions)}")
-    return wrong
-
-
-def _times_wrong(scenario: Scenario, played: Played) -> list[str]:
-    total, first = scenario.expect_total, min(played.restarts, default=None)
-    wrong = []
-    if total.restart_before is not None and (first is None or first > total.restart_before):
-        was = "there was none" if first is None else f"it was at {show(first)}"
-        wrong.append(f"expected the first restart no later than {show(total.restart_before)}, {was}")
-    if total.restart_after is not None and first is not None and first < total.restart_after:
-        wrong.append(f"expected no restart before {show(total.restart_after)}, one was at {show(first)}")
-    return wrong
-
-
-def _alerts_missing(scenario: Scenario, played: Played) -> list[str]:
-    raised = {entry.alert for entry in played.alerts}
-    return [f"expected the alert {alert}" for alert in scenario.expect_total.alerts if alert not in raised]
-
-
-def _at(times: Iterable[float]) -> str:
-    shown = ", ".join(show(t) for t in times)
-    return f" (at {shown})" if shown else ""

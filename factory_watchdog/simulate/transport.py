@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import AsyncIterator
 
 import httpx
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from factory_watchdog.core.model import JobResult, UnitFacts
 from factory_watchdog.core.text import clean
 from factory_watchdog.world.bus import Address, BusError, Connection, Refused, Signals, Which, connect
-from factory_watchdog.world.processes import start_ticks
+from factory_watchdog.world.processes import Process, left_over, processes, start_ticks
 
 _NAME = "org.freedesktop.systemd1"
 _MANAGER = Address("/org/freedesktop/systemd1", _NAME, f"{_NAME}.Manager")
@@ -116,6 +116,14 @@ class Manager:
         except (BusError, Refused) as error:
             return _kept_from(error)
         return JobResult.DONE, ""
+
+    async def processes(self, control_group: str) -> list[Process]:
+        """The processes of a unit's control group, as the kernel has them."""
+        return processes(control_group)
+
+    async def left_over(self, before: Iterable[Process]) -> tuple[int, ...]:
+        """The PIDs of `before` that are alive still."""
+        return left_over(before)
 
     async def close(self) -> None:
         """Hang up. A call that still waits for an answer gets none."""

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Self
@@ -125,12 +126,18 @@ class Box:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def cgroup(self) -> pathlib.Path:
+        """The control group that everything inside is in, as the host sees it; its root as the inside does."""
+        assert self._cgroup is not None
+        return self._cgroup
+
     def start(self) -> None:
         """Boot, with the system bus and polkit; returns once systemd answers. AssertionError with the log if not."""
         own = _own_cgroup()
         assert own is not None, missing()
-        self._cgroup = own / f"factory-watchdog-box-{os.getpid()}"
-        self._cgroup.mkdir()
+        self._cgroup = pathlib.Path(tempfile.mkdtemp(prefix="factory-watchdog-box-", dir=own))
+        self._cgroup.chmod(0o755)  # as a real root of control groups: for everybody to read
         try:
             self._boot()
         except BaseException:

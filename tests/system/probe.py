@@ -8,11 +8,12 @@ import json
 import sys
 from typing import Any
 
+from factory_watchdog.core.model import UnitFacts
 from factory_watchdog.world.systemd import Manager
 
 
 def _plain(answer: Any) -> Any:
-    return dataclasses.asdict(answer) if dataclasses.is_dataclass(answer) else answer
+    return dataclasses.asdict(answer) if isinstance(answer, UnitFacts) else answer
 
 
 async def main() -> None:

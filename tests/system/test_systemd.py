@@ -247,13 +247,17 @@ def test_a_bus_that_goes_in_the_middle_of_a_job(
         box.systemctl("start", "dbus.service", "polkit.service")
 
 
-def test_the_users_manager_is_on_the_session_bus(box: Any, units: Units, need: Callable[[object, str], None]) -> None:
+def test_the_users_manager_is_on_the_session_bus(
+    box: Any, units: Units, wait_for: WaitFor, need: Callable[[object, str], None]
+) -> None:
     need(os.path.exists("/usr/lib/systemd/user/dbus.socket"), "a user's bus needs the package dbus-user-session")
     runtime = "XDG_RUNTIME_DIR=/run/user/0"
     manager = "ExecStart=/lib/systemd/systemd --user --unit=basic.target\n"
     units({"user.service": f"[Service]\nEnvironment={runtime}\nDelegate=yes\nType=notify\n{manager}"})
     box.write("/run/user/0/systemd/user/mine.service", SLEEPER)
     box.systemctl("start", "user.service")
+    present = ("env", runtime, "busctl", "--user", "status", "org.freedesktop.systemd1")
+    wait_for(lambda: box.exec(*present, check=False).returncode == 0, 10, "the user's manager on its bus")
     for variable in (runtime, "DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/0/bus"):
         questions = '["start", "mine.service", 10]\n["facts", "mine.service"]\n'
         probe = ("/srv/bin/python", "/srv/project/tests/system/probe.py", "user")
@@ -285,3 +289,46 @@ def test_the_folders_of_our_user(box: Any) -> None:
     assert kept.returncode != 0
     box.exec("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/factory-watchdog.conf")
     assert box.path("/run/factory-watchdog/flags/spark1.busy").exists()
+
+
+INSIDE_OUR_UNIT = """
+import asyncio, json, signal
+from factory_watchdog.world.processes import boot_id, processes
+from factory_watchdog.world.sd_notify import Notifier
+from factory_watchdog.world.systemd import Manager
+
+async def main():
+    notifier, manager = Notifier(), Manager("system")
+    facts = await manager.facts("running.service")
+    seen = processes(facts.control_group)
+    result = await manager.try_restart("running.service", 10)
+    with open("/run/factory-watchdog/proof.json", "w") as file:
+        json.dump([facts.main_start, seen, boot_id(), notifier.watchdog_interval(), result], file)
+    open("/var/lib/factory-watchdog/history", "w").close()
+    notifier.ready("watching | 1 backend")
+    await manager.close()
+
+asyncio.run(main())
+signal.pause()
+"""
+
+
+def test_what_we_need_works_inside_the_hardening_of_our_unit(box: Any, units: Units, rules: Rules) -> None:
+    units({"running.service": SLEEPER, "factory-watchdog.service": ""})
+    box.systemctl("start", "running.service")
+    box.install_project()
+    rules(polkit.rule([("running.service", ["try-restart"])]))
+    box.write("/srv/bin/proof.py", INSIDE_OUR_UNIT)
+    ours = box.path("/run/systemd/system/factory-watchdog.service").read_text()
+    box.unit("factory-watchdog.service", ours.replace("/srv/bin/llm-health run", "/srv/bin/python /srv/bin/proof.py"))
+    before = int(box.show("running.service", "MainPID"))
+    box.systemctl("start", "factory-watchdog.service")
+    start, seen, boot, beat, result = json.loads(box.path("/run/factory-watchdog/proof.json").read_text())
+    assert start > 0
+    assert seen == [[before, start]]
+    assert boot == box.exec("cat", "/proc/sys/kernel/random/boot_id").stdout.strip()
+    assert (beat, result) == (60.0, ["done", ""])
+    assert box.show("factory-watchdog.service", "StatusText") == "watching 1 backend"
+    assert box.exec("stat", "--format=%A %U", "/var/lib/factory-watchdog").stdout == "drwxr-x--- factory-watchdog\n"
+    box.systemctl("stop", "factory-watchdog.service")
+    assert box.path("/run/factory-watchdog/proof.json").exists()

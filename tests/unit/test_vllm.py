@@ -48,7 +48,7 @@ def only(text: str) -> Sample:
 
 # running, waiting, steps, prompt, generated, kv, finished
 RECORDED: dict[str, tuple[float | None, list[Sample]]] = {
-    "idle": (1796072537.99, [Sample("0", 0, 0, 0, 0, 0, 0.0, 0)]),
+    "idle": (1796070639.72, [Sample("0", 0, 0, 0, 0, 0, 0.0, 0)]),
     "busy": (1796073064.22, [Sample("0", 4, 0, 4582, 1616, 18318, 0.0021973326822718464, 4)]),
     "dp2_before_first_request": (
         None,
@@ -58,7 +58,7 @@ RECORDED: dict[str, tuple[float | None, list[Sample]]] = {
         ],
     ),
     "no_log_stats": (1796072797.0, []),
-    "litellm": (0.0, []),
+    "litellm": (1796072590.76, []),
     "vllm_router": (None, []),
 }
 

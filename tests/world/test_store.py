@@ -150,7 +150,6 @@ def test_keeps_no_more_than_it_should(store: Store, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(store_module, "PRUNE_EVERY", 20)
     for second in range(45):
         store.record_change("spark1", Turned(BUSY, None), NOON + second)
-    assert [entry.wall for entry in store.history()][-1] >= NOON + 29
     assert len(store.history()) <= 10 + 20
     store.prune(NOON + 45)
     assert len(store.history()) == 10
@@ -165,7 +164,7 @@ def test_keeps_nothing_for_ever(store: Store) -> None:
     assert store.history() == []
 
 
-# --- what can happen to a file -----------------------------------------------------------------------------------------
+# --- what can happen to a file ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rest", [b"", b"\0" * 8192], ids=["short", "long"])
@@ -202,6 +201,7 @@ def test_a_file_damaged_while_it_is_open_is_a_store_error(path: Path) -> None:
     store.record_change("spark1", Turned(BUSY, None), NOON)
     store.close()
     store = Store(path, NOON)
+    store._db.execute("PRAGMA shrink_memory")  # what it has read already would be read from memory
     path.write_bytes(b"\xff" * path.stat().st_size)
     with pytest.raises(StoreError, match="cannot be read"):
         store.history()
@@ -280,7 +280,7 @@ def test_values_that_cannot_be_kept(store: Store, use: Callable[[Store], object]
     store.save_state("spark1", b"{}", NOON)
 
 
-# --- readers -----------------------------------------------------------------------------------------------------------
+# --- readers ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_reader_sees_what_the_daemon_writes_and_cannot_write(store: Store, path: Path) -> None:
