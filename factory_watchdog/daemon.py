@@ -13,13 +13,13 @@ from typing import Any
 
 from factory_watchdog.config import load, schema
 from factory_watchdog.core.forecast import forecast
-from factory_watchdog.core.memory import Backend
-from factory_watchdog.core.model import MEANING, Flag, ResetAsked, State
+from factory_watchdog.core.model import Flag, ResetAsked, State
 from factory_watchdog.engines import dialect_of
 from factory_watchdog.errors import ConfigError, ControlError, StoreError
 from factory_watchdog.notify.command import Notifier as Commands
-from factory_watchdog.recorder import Log, Recorder, is_ready
+from factory_watchdog.recorder import Log, Recorder
 from factory_watchdog.saved import SavedStateError, taken_up
+from factory_watchdog.status import status_of
 from factory_watchdog.watcher import Host, Watcher, World
 from factory_watchdog.world import busy_flag
 from factory_watchdog.world.bus import Which
@@ -34,8 +34,6 @@ from factory_watchdog.world.systemd import Manager
 
 STOP_TIME = 1.5
 """Seconds for everything under way to end on SIGTERM; with the saving of the states the daemon is gone within 2 s."""
-
-STORE_NAME = "history.sqlite3"
 
 BAD_ORDER = (State.HUNG, State.DEAD, State.SUSPECT, State.DEGRADED, State.BLIND, State.STARTING, State.PAUSED)
 """Whose sentence the status line shows first."""
@@ -259,7 +257,7 @@ class Daemon:
         self._recorder.report(what)
 
     def _open_store(self) -> Store | None:
-        path = Path(self._config.daemon.state_dir) / STORE_NAME
+        path = Path(self._config.daemon.state_dir) / schema.STORE_NAME
         try:
             store = Store(path, self._clock.wall())
         except StoreError as error:
@@ -308,28 +306,3 @@ class Daemon:
         watcher = self._watched[name].watcher
         watcher.feed(ResetAsked(by=f"uid {caller.uid}"))
         self._recorder.save(name, watcher.state)
-
-
-def status_of(name: str, backend: Backend, boottime: float, wall: float) -> dict[str, Any]:
-    """A backend for machines: its verdict, what it means to others, and its gauges where they are told."""
-    verdict = backend.verdict
-    if verdict is None:
-        return {"name": name, "state": None, "why": "not judged yet", "ready": False, "live": True}
-    samples = backend.reading.engines if backend.reading is not None else ()
-    return {
-        "name": name,
-        "state": verdict.state.value,
-        "since": wall - (boottime - verdict.since),
-        "why": verdict.why,
-        "rule": verdict.rule,
-        "engine": verdict.engine,
-        "live": MEANING[verdict.state].live,
-        "ready": is_ready(backend),
-        "running": _sum(s.running for s in samples),
-        "waiting": _sum(s.waiting for s in samples),
-    }
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    told = [v for v in values if v is not None]
-    return sum(told) if told else None

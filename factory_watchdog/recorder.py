@@ -13,7 +13,6 @@ from typing import Protocol
 
 from factory_watchdog.core.memory import Backend
 from factory_watchdog.core.model import (
-    MEANING,
     Answer,
     Question,
     Raise,
@@ -23,11 +22,11 @@ from factory_watchdog.core.model import (
     State,
     Turned,
     Verdict,
-    Went,
 )
 from factory_watchdog.errors import RuntimeFilesError, StoreError
 from factory_watchdog.notify.command import Notifier
 from factory_watchdog.saved import encode
+from factory_watchdog.status import is_ready
 from factory_watchdog.world import runtime_files
 from factory_watchdog.world.clock import Clock
 from factory_watchdog.world.store import Store
@@ -148,14 +147,3 @@ class Recorder:
             if part in self._broken:
                 self._broken.discard(part)
                 self.log.info("fault over", what=f"{part} can be written again")
-
-
-def is_ready(backend: Backend) -> bool:
-    """Whether the backend should get traffic; while blind its own /health decides."""
-    verdict, reading = backend.verdict, backend.reading
-    if verdict is None:
-        return False
-    ready = MEANING[verdict.state].ready
-    if ready is not None:
-        return ready
-    return reading is not None and reading.health.went is Went.OK

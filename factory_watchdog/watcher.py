@@ -146,6 +146,11 @@ class Watcher:
         return self._host.states.get(self.name, Backend())
 
     @property
+    def wants_look(self) -> bool:
+        """Whether another poll is due at once: the core asked for one, or a question is out that one will settle."""
+        return self._wake.is_set() or bool(self._tasks)
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Tokens generated a second, all engines together, between the last two readings; None where not told."""
         told = [r for r in list(self._readings)[-2:] if r.readable]
@@ -165,7 +170,6 @@ class Watcher:
         due = loop.time() + delay
         while True:
             await self._wait_until(due)
-            self._wake.clear()
             due = _next(due, loop.time(), self.settings.interval)
             await self._guarded(self.poll(), "poll")
             self.finished = loop.time()
@@ -179,6 +183,7 @@ class Watcher:
 
     async def poll(self) -> None:
         """One look at the backend, judged."""
+        self._wake.clear()
         reading = await self._read()
         self._readings.append(reading)
         self.feed(Polled(reading))

@@ -14,6 +14,8 @@ from factory_watchdog.config import kinds
 from factory_watchdog.config.kinds import Budget, Kind
 from factory_watchdog.core.model import Alert, Form, Settings
 
+STORE_NAME = "history.sqlite3"  # the history's name in state_dir
+
 _RULES = Settings()  # what the rules fix themselves: the time between two restarts
 _LATER_KINDS = ("sglang", "llamacpp", "tgi", "trtllm", "lmdeploy", "ollama", "openai", "proxy")
 
@@ -159,6 +161,7 @@ def settings(backend: Backend, daemon: Daemon) -> Settings:
         enforce=backend.mode == "enforce",
         revive=backend.revive,
         has_unit=bool(backend.unit or backend.action_unit),
+        action=bool(backend.action_unit),
         max_restarts=backend.max_restarts.count,
         restart_window=backend.max_restarts.window,
     )

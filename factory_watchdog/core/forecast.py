@@ -1,4 +1,4 @@
-"""What is known of a backend, what is missing, what happens when, and why there is no restart: the text of `explain`."""
+"""What is known of a backend, what is missing, what happens when, why there is no restart: the text of `explain`."""
 
 from __future__ import annotations
 

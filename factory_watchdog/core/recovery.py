@@ -443,7 +443,9 @@ _PHASES = {
 
 def reset(backend: Backend) -> Backend:
     """Close the breaker and forget past restarts; one that is under way goes on."""
-    return replace(backend, recovery=replace(backend.recovery, restarts=(), told=()))
+    recovery = backend.recovery
+    told = tuple(hold for hold in recovery.told if hold is not Hold.BREAKER)
+    return replace(backend, recovery=replace(recovery, restarts=(), told=told))
 
 
 def resume(backend: Backend) -> Backend:

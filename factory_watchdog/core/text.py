@@ -9,10 +9,8 @@ LIMIT = 200  # characters; enough for one sentence in a log line or a Nagios lin
 # Reading on costs time, and what a server sends may be megabytes: only so many times the limit is looked at.
 _LOOKED_AT = 16
 
-# Unicode general categories. Format characters (bidirectional overrides, zero-width) and lone surrogates vanish;
-# control characters and the line and paragraph separators stand between words and become a space.
+# Unicode general categories: format characters (bidirectional overrides, zero-width) and lone surrogates.
 _DROPPED = frozenset({"Cf", "Cs"})
-_SPACED = frozenset({"Cc", "Zl", "Zp"})
 
 
 def clean(text: str, limit: int = LIMIT) -> str:
@@ -21,13 +19,17 @@ def clean(text: str, limit: int = LIMIT) -> str:
     `|` separates performance data in a Nagios line. Runs of white space become one space.
     """
     looked_at = text[: limit * _LOOKED_AT]
-    if not (looked_at.isascii() and looked_at.isprintable() and "|" not in looked_at):
+    if not looked_at.isprintable() or "|" in looked_at:
         looked_at = "".join(map(_shown, looked_at))
     return " ".join(looked_at.split())[:limit].rstrip()
 
 
 def _shown(character: str) -> str:
+    """A character as it may be shown: control characters and `|` stand between words, what has no width vanishes.
+
+    The line and paragraph separators (U+2028, U+2029) are white space to `str.split` already.
+    """
     category = unicodedata.category(character)
     if category in _DROPPED:
         return ""
-    return " " if category in _SPACED or character == "|" else character
+    return " " if category == "Cc" or character == "|" else character

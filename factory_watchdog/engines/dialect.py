@@ -184,7 +184,7 @@ def _message(tree: object, body: bytes) -> str:
     message = _first_text(tree, _MESSAGES_AT)
     field = _first_text(tree, _FIELDS_AT)
     if message is None:
-        return body[: 4 * 1024].decode(errors="replace")  # no sentence is longer
+        return body.decode(errors="replace")
     return message if field is None or field in message else f"{message} ({field})"
 
 

@@ -94,6 +94,7 @@ class RealServer:
         self._main = _Port(self._answer)
         self._control = _Port(self._answer_control)
         self._tending: asyncio.Task[None] | None = None
+        self._turning = asyncio.Lock()  # a port that is being opened must not be opened again
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -126,10 +127,11 @@ class RealServer:
 
     async def tend(self) -> None:
         """Open or close the port, as the server is now."""
-        if self.server.refusing:
-            await self._main.shut()
-        else:
-            await self._main.open(self.port)
+        async with self._turning:
+            if self.server.refusing:
+                await self._main.shut()
+            else:
+                await self._main.open(self.port)
 
     async def _tend_for_good(self) -> None:
         while True:

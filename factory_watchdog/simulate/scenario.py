@@ -6,32 +6,23 @@ import dataclasses
 import difflib
 import json
 import math
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from factory_watchdog.config import durations
-from factory_watchdog.core.model import Alert, Form, State
+from factory_watchdog.core.model import Alert, Form
 from factory_watchdog.errors import Problem, WatchdogError
+from factory_watchdog.simulate import values
 from factory_watchdog.simulate.script import (
-    ANSWERS,
-    OK,
-    Behaviour,
     Engine,
     Expect,
     ExpectTotal,
     Phase,
     Scenario,
     ServerSpec,
-    Way,
 )
-
-Check = Callable[[Any], Any]
-"""Takes a value as TOML has it and gives what it means; raises ValueError with a sentence that says what is right."""
-
-_STATES = frozenset(State)
+from factory_watchdog.simulate.values import Check
 
 
 class ScenarioError(WatchdogError):
@@ -67,174 +58,53 @@ def loads(text: str, file: str = "scenario", name: str = "scenario") -> Scenario
     return scenario
 
 
-class _WrongError(ValueError):
-    """A value is not what its key takes; the text says what would be right."""
-
-
-# --- one value at a time ---------------------------------------------------------------------------------------------
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise _WrongError("must be a number, 0 or more")
-    return float(value)
-
-
-def _whole(least: int) -> Check:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _WrongError(f"must be a whole number, {least} or more")
-        return value
-
-    return check
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _WrongError("must be true or false")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _WrongError("must be a string")
-    return value
-
-
-def _duration(value: Any) -> float:
-    if not isinstance(value, str):
-        raise _WrongError('must be a duration in quotes, as in "90s", "8m30s" or "2h"')
-    return durations.parse(value)
-
-
-def _length(value: Any) -> float:
-    seconds = _duration(value)
-    if seconds <= 0:
-        raise _WrongError("must be longer than nothing")
-    return seconds
-
-
-def _step(value: Any) -> float:
-    """A duration that may go backwards: "1h", "-1h"."""
-    if isinstance(value, str) and value.startswith("-"):
-        return -_duration(value[1:])
-    return _duration(value)
-
-
-def _level(value: Any) -> tuple[float, float]:
-    ends = value if isinstance(value, list) else [value, value]
-    if len(ends) != 2 or not all(_is_share(end) for end in ends):
-        raise _WrongError("must be a level from 0 to 1, or [from, to]")
-    return float(ends[0]), float(ends[1])
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-def _one_of(*words: str) -> Check:
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise _WrongError(f"must be one of: {', '.join(words)}")
-        return value
-
-    return check
-
-
-def _several_of(*words: str) -> Check:
-    def check(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(word, str) and word in words for word in value):
-            raise _WrongError(f"must be a list of: {', '.join(words)}")
-        return tuple(value)
-
-    return check
-
-
-def _states(value: Any) -> tuple[State, ...]:
-    words = value if isinstance(value, list) else [value]
-    if not words or not all(isinstance(word, str) and word in _STATES for word in words):
-        raise _WrongError(f"must be a state or a list of states: {', '.join(State)}")
-    return tuple(State(word) for word in words)
-
-
-def _version(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,3}", value):
-        raise _WrongError('must be a release in quotes, as in "0.32"')
-    return value
-
-
-def _paused(value: Any) -> bool | None:
-    if value != "absent" and not isinstance(value, bool):
-        raise _WrongError('must be true, false or "absent"')
-    return None if value == "absent" else bool(value)
-
-
-_ENDPOINT = "ok, timeout, refused, reset, status 500, empty, slow 8s, garbage"
-_QUESTION = "ok 0.3s, timeout, status 503, empty, refused"
-
-
-def _behaviour(words: str, plain: Mapping[str, Behaviour], timed: str) -> Check:
-    """A check of how requests go: a `plain` word, `status N`, or the `timed` word with a duration."""
-
-    def check(value: Any) -> Behaviour:
-        parts = value.split() if isinstance(value, str) else []
-        if len(parts) == 1 and parts[0] in plain:
-            return plain[parts[0]]
-        if len(parts) == 2 and parts[0] == timed:
-            return Behaviour(delay=durations.parse(parts[1]))
-        if len(parts) == 2 and parts[0] == "status" and re.fullmatch(r"[2-5]\d\d", parts[1]):
-            return Behaviour(Way.STATUS, status=int(parts[1]))
-        raise _WrongError(f"must be one of: {words}")
-
-    return check
-
-
-_FAULTS = {way.value: Behaviour(way) for way in (Way.TIMEOUT, Way.REFUSED)}
-_endpoint = _behaviour(
-    _ENDPOINT,
-    {"ok": OK, **_FAULTS, **{way.value: Behaviour(way) for way in (Way.RESET, Way.EMPTY, Way.GARBAGE)}},
-    "slow",
-)
-_question = _behaviour(_QUESTION, {"ok": ANSWERS, **_FAULTS, "empty": Behaviour(Way.EMPTY, ANSWERS.delay)}, "ok")
-
-
 # --- the keys of each table ------------------------------------------------------------------------------------------
 
 _ENGINE_KEYS: dict[str, Check] = {
-    **dict.fromkeys(("running", "waiting", "steps", "tokens", "prompt", "finished"), _number),
-    "kv": _level,
-    "question": _question,
+    **dict.fromkeys(("running", "waiting", "steps", "tokens", "prompt", "finished"), values.number),
+    "kv": values.level,
+    "question": values.question,
 }
 _KEPT_KEYS: dict[str, Check] = {
     **_ENGINE_KEYS,
-    **dict.fromkeys(("metrics", "health", "models"), _endpoint),
-    "paused": _paused,
-    **dict.fromkeys(("asleep", "carry_counters", "maintenance"), _boolean),
-    "cpu": _number,
-    "unit": _one_of("active", "activating", "deactivating", "reloading", "inactive", "failed"),
-    "instance": _whole(0),
-    "counters": _one_of("up", "alternate"),
-    "flag": _one_of("none", "locked", "touched", "stale"),
+    **dict.fromkeys(("metrics", "health", "models"), values.endpoint),
+    "paused": values.paused,
+    **dict.fromkeys(("asleep", "carry_counters", "maintenance"), values.boolean),
+    "cpu": values.number,
+    "unit": values.one_of("active", "activating", "deactivating", "reloading", "inactive", "failed"),
+    "instance": values.whole(0),
+    "counters": values.one_of("up", "alternate"),
+    "flag": values.one_of("none", "locked", "touched", "stale"),
 }
-_OWN_KEYS: dict[str, Check] = {"for": _length, "suspend": _duration, "clock_step": _step, "repeat": _whole(1)}
+_OWN_KEYS: dict[str, Check] = {
+    "for": values.length,
+    "suspend": values.duration,
+    "clock_step": values.step,
+    "repeat": values.whole(1),
+}
 _PHASE_KEYS: dict[str, Check] = {**_OWN_KEYS, **_KEPT_KEYS, "engine": lambda value: value}
 _SERVER_KEYS: dict[str, Check] = {
-    **dict.fromkeys(("fresh", "start_time", "template"), _boolean),
-    "engines": _whole(1),
-    "load_time": _duration,
-    "answers": _several_of(*Form),
-    "restart": _one_of("works", "hangs-again", "never-answers", "never-ends", "fails", "leaves-orphan"),
-    "api_server": _one_of("single", "multi"),
-    "version": _version,
+    **dict.fromkeys(("fresh", "start_time", "template"), values.boolean),
+    "engines": values.whole(1),
+    "load_time": values.duration,
+    "answers": values.several_of(*Form),
+    "restart": values.one_of("works", "hangs-again", "never-answers", "never-ends", "fails", "leaves-orphan"),
+    "api_server": values.one_of("single", "multi"),
+    "version": values.version,
 }
-_EXPECT_KEYS: dict[str, Check] = {"at": _duration, "from": _duration, "to": _duration, "state": _states}
+_EXPECT_KEYS: dict[str, Check] = {
+    "at": values.duration,
+    "from": values.duration,
+    "to": values.duration,
+    "state": values.states,
+}
 _TOTAL_KEYS: dict[str, Check] = {
-    **dict.fromkeys(("restarts", "questions", "questions_max"), _whole(0)),
-    **dict.fromkeys(("restart_before", "restart_after"), _duration),
-    "alerts": _several_of(*Alert),
+    **dict.fromkeys(("restarts", "questions", "questions_max"), values.whole(0)),
+    **dict.fromkeys(("restart_before", "restart_after"), values.duration),
+    "alerts": values.several_of(*Alert),
 }
 _TABLES = ("backend", "server", "phase", "expect", "expect_total")
-_TOP_KEYS: dict[str, Check] = {"name": _text, "about": _text, **dict.fromkeys(_TABLES, lambda value: value)}
+_TOP_KEYS: dict[str, Check] = {"name": values.text, "about": values.text, **dict.fromkeys(_TABLES, lambda value: value)}
 
 
 class Problems:

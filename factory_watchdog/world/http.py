@@ -40,7 +40,7 @@ class Fetched:
 class Http:
     """A client of one backend over a kept-alive connection. `transport` stands in for the network in a simulation.
 
-    `tls_ca` names a file of certificates to trust instead of the system's; OSError (ssl.SSLError too) if it is unusable.
+    `tls_ca` names a file of certificates to trust instead of the system's; OSError (ssl.SSLError is one) if unusable.
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None, tls_ca: str | None = None) -> None:

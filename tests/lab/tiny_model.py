@@ -27,8 +27,11 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(64, 2),  # thousands of tokens a second on one core
-    "slow": Size(1024, 16),  # a prompt of 8,000 tokens takes about 50 s on one core
+    # Four requests make some 90 steps a second on one core. A smaller model makes 400, whose outputs keep the API
+    # server so busy on two shared cores that a page takes seconds.
+    "small": Size(512, 8),
+    # A prompt of 8,000 tokens takes about 50 s on one core.
+    "slow": Size(1024, 16),
 }
 
 

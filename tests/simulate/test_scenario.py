@@ -203,110 +203,130 @@ def test_boot_time_runs_ahead_of_timers_by_the_suspends() -> None:
 
 
 BAD = {
-    "no phase": ("", "f.toml: phase: a scenario needs at least one [[phase]]"),
-    "not TOML": ("name = ", "f.toml: not valid TOML: Invalid value (at end of document)"),
+    "no phase": ("", "f: phase: a scenario needs at least one [[phase]]"),
+    "not TOML": ("name = ", "f: not valid TOML: Invalid value (at end of document)"),
     "unknown table": (
         PHASE.replace("phase", "fase"),
-        'f.toml: fase = [{"for": "1m"}]: unknown key; did you mean phase?\n'
-        "f.toml: phase: a scenario needs at least one [[phase]]",
+        (
+            'f: fase = [{"for": "1m"}]: unknown key; did you mean phase?\n'
+            "f: phase: a scenario needs at least one [[phase]]"
+        ),
     ),
-    "unknown key": (f"{PHASE}runing = 3", "f.toml: phase 1: runing = 3: unknown key; did you mean running?"),
+    "unknown key": (f"{PHASE}runing = 3", "f: phase 1: runing = 3: unknown key; did you mean running?"),
     "unlike any key": (
         f"{PHASE}\n[expect_total]\nzzz = 3",
-        "f.toml: expect_total: zzz = 3: unknown key; known are: restarts, questions, questions_max, restart_before, "
-        "restart_after, alerts",
+        (
+            "f: expect_total: zzz = 3: unknown key; known are: restarts, questions, questions_max, restart_before, "
+            "restart_after, alerts"
+        ),
     ),
-    "no length": ("[[phase]]\nrunning = 1", 'f.toml: phase 1: for: is missing: how long the phase lasts, as in "5m"'),
-    "no time": ('[[phase]]\nfor = "0s"', 'f.toml: phase 1: for = "0s": must be longer than nothing'),
+    "no length": ("[[phase]]\nrunning = 1", 'f: phase 1: for: is missing: how long the phase lasts, as in "5m"'),
+    "no time": ('[[phase]]\nfor = "0s"', 'f: phase 1: for = "0s": must be longer than nothing'),
     "length as a number": (
         "[[phase]]\nfor = 60",
-        'f.toml: phase 1: for = 60: must be a duration in quotes, as in "90s", "8m30s" or "2h"',
+        'f: phase 1: for = 60: must be a duration in quotes, as in "90s", "8m30s" or "2h"',
     ),
     "no unit of time": (
         '[[phase]]\nfor = "60"',
-        'f.toml: phase 1: for = "60": a duration needs a unit; it must be a number with its unit, as in "250ms", "90s", '
-        '"8m30s", "2h" or "1d"',
+        (
+            'f: phase 1: for = "60": a duration needs a unit; it must be a number with its unit, as in "250ms", "90s", '
+            '"8m30s", "2h" or "1d"'
+        ),
     ),
-    "negative": (f"{PHASE}running = -1", "f.toml: phase 1: running = -1: must be a number, 0 or more"),
-    "infinite": (f"{PHASE}steps = inf", "f.toml: phase 1: steps = Infinity: must be a number, 0 or more"),
-    "truth for a number": (f"{PHASE}running = true", "f.toml: phase 1: running = true: must be a number, 0 or more"),
-    "number for a truth": (f"{PHASE}maintenance = 1", "f.toml: phase 1: maintenance = 1: must be true or false"),
-    "repeat": (f"{PHASE}repeat = 0", "f.toml: phase 1: repeat = 0: must be a whole number, 1 or more"),
-    "level": (f"{PHASE}kv = [0, 2]", "f.toml: phase 1: kv = [0, 2]: must be a level from 0 to 1, or [from, to]"),
+    "negative": (f"{PHASE}running = -1", "f: phase 1: running = -1: must be a number, 0 or more"),
+    "infinite": (f"{PHASE}steps = inf", "f: phase 1: steps = Infinity: must be a number, 0 or more"),
+    "truth for a number": (f"{PHASE}running = true", "f: phase 1: running = true: must be a number, 0 or more"),
+    "number for a truth": (f"{PHASE}maintenance = 1", "f: phase 1: maintenance = 1: must be true or false"),
+    "repeat": (f"{PHASE}repeat = 0", "f: phase 1: repeat = 0: must be a whole number, 1 or more"),
+    "level": (f"{PHASE}kv = [0, 2]", "f: phase 1: kv = [0, 2]: must be a level from 0 to 1, or [from, to]"),
     "three levels": (
         f"{PHASE}kv = [0, 1, 0]",
-        "f.toml: phase 1: kv = [0, 1, 0]: must be a level from 0 to 1, or [from, to]",
+        "f: phase 1: kv = [0, 1, 0]: must be a level from 0 to 1, or [from, to]",
     ),
     "endpoint": (
         f'{PHASE}metrics = "slow"',
-        'f.toml: phase 1: metrics = "slow": must be one of: ok, timeout, refused, reset, status 500, empty, slow 8s, '
-        "garbage",
+        (
+            'f: phase 1: metrics = "slow": must be one of: ok, timeout, refused, reset, status 500, empty, slow 8s, '
+            "garbage"
+        ),
     ),
     "status": (
         f'{PHASE}question = "status 99"',
-        'f.toml: phase 1: question = "status 99": must be one of: ok 0.3s, timeout, status 503, empty, refused',
+        'f: phase 1: question = "status 99": must be one of: ok 0.3s, timeout, status 503, empty, refused',
     ),
     "unit": (
         f'{PHASE}unit = "stopped"',
-        'f.toml: phase 1: unit = "stopped": must be one of: active, activating, deactivating, reloading, inactive, failed',
+        'f: phase 1: unit = "stopped": must be one of: active, activating, deactivating, reloading, inactive, failed',
     ),
-    "paused": (f'{PHASE}paused = "no"', 'f.toml: phase 1: paused = "no": must be true, false or "absent"'),
+    "paused": (f'{PHASE}paused = "no"', 'f: phase 1: paused = "no": must be true, false or "absent"'),
     "no such engine": (
         f"{PHASE}engine = {{ 1 = {{ running = 1 }} }}",
-        'f.toml: phase 1, engine: 1 = {"running": 1}: unknown key; known are: 0',
+        'f: phase 1, engine: 1 = {"running": 1}: unknown key; known are: 0',
     ),
     "key not of an engine": (
         f"{PHASE}engine = {{ 0 = {{ health = 1 }} }}",
-        "f.toml: phase 1, engine 0: health = 1: unknown key; known are: running, waiting, steps, tokens, prompt, "
-        "finished, kv, question",
+        (
+            "f: phase 1, engine 0: health = 1: unknown key; known are: running, waiting, steps, tokens, prompt, "
+            "finished, kv, question"
+        ),
     ),
     "version": (
         f"[server]\nversion = 0.32\n{PHASE}",
-        'f.toml: server: version = 0.32: must be a release in quotes, as in "0.32"',
+        'f: server: version = 0.32: must be a release in quotes, as in "0.32"',
     ),
     "answers": (
         f'[server]\nanswers = ["chat", "song"]\n{PHASE}',
-        'f.toml: server: answers = ["chat", "song"]: must be a list of: chat, chat-completion-tokens, completion, '
-        "embedding",
+        (
+            'f: server: answers = ["chat", "song"]: must be a list of: chat, chat-completion-tokens, completion, '
+            "embedding"
+        ),
     ),
     "restart": (
         f'[server]\nrestart = "fine"\n{PHASE}',
-        'f.toml: server: restart = "fine": must be one of: works, hangs-again, never-answers, never-ends, fails, '
-        "leaves-orphan",
+        (
+            'f: server: restart = "fine": must be one of: works, hangs-again, never-answers, never-ends, fails, '
+            "leaves-orphan"
+        ),
     ),
     "no state": (
         f'{PHASE}[[expect]]\nat = "1m"',
-        "f.toml: expect 1: needs state with either at, or from and to",
+        "f: expect 1: needs state with either at, or from and to",
     ),
     "both kinds of time": (
         f'{PHASE}[[expect]]\nat = "1m"\nto = "2m"\nstate = "idle"',
-        "f.toml: expect 1: needs state with either at, or from and to",
+        "f: expect 1: needs state with either at, or from and to",
     ),
     "backwards": (
         f'{PHASE}[[expect]]\nfrom = "2m"\nto = "1m"\nstate = "idle"',
-        'f.toml: expect 1: to = "1m": must not be before from (2m)',
+        'f: expect 1: to = "1m": must not be before from (2m)',
     ),
     "no such state": (
         f'{PHASE}[[expect]]\nat = "1m"\nstate = "fine"',
-        'f.toml: expect 1: state = "fine": must be a state or a list of states: busy, idle, suspect, degraded, starting, '
-        "paused, stopped, blind, hung, dead",
+        (
+            'f: expect 1: state = "fine": must be a state or a list of states: busy, idle, suspect, degraded, '
+            "starting, paused, stopped, blind, hung, dead"
+        ),
     ),
     "no such alert": (
         f'{PHASE}[expect_total]\nalerts = ["smoke"]',
-        'f.toml: expect_total: alerts = ["smoke"]: must be a list of: hung, dead, restart, served, not-served, vetoed, '
-        "held, breaker, overdue, paused-long, starved, stand-still, cannot-ask, foreign-process, proxy, stale-flag, "
-        "flag-long, unit-failed",
+        (
+            'f: expect_total: alerts = ["smoke"]: must be a list of: hung, dead, restart, served, not-served, vetoed, '
+            "held, breaker, overdue, paused-long, starved, stand-still, cannot-ask, foreign-process, proxy, "
+            "stale-flag, flag-long, unit-failed"
+        ),
     ),
-    "not a table": (f"server = 1\n{PHASE}", "f.toml: server: must be a table, not 1"),
-    "backend": (f"backend = 1\n{PHASE}", "f.toml: backend: must be a table, not 1"),
-    "expect": (f"expect = 1\n{PHASE}", "f.toml: expect: must be written as [[expect]]"),
+    "not a table": (f"server = 1\n{PHASE}", "f: server: must be a table, not 1"),
+    "backend": (f"backend = 1\n{PHASE}", "f: backend: must be a table, not 1"),
+    "expect": (f"expect = 1\n{PHASE}", "f: expect: must be written as [[expect]]"),
     "everything at once": (
         'name = 1\n[server]\nengines = 0\n[[phase]]\nrunning = "x"\n[[phase]]\nfor = "1m"\nflag = "held"',
-        "f.toml: name = 1: must be a string\n"
-        "f.toml: server: engines = 0: must be a whole number, 1 or more\n"
-        'f.toml: phase 1: running = "x": must be a number, 0 or more\n'
-        'f.toml: phase 1: for: is missing: how long the phase lasts, as in "5m"\n'
-        'f.toml: phase 2: flag = "held": must be one of: none, locked, touched, stale',
+        (
+            "f: name = 1: must be a string\n"
+            "f: server: engines = 0: must be a whole number, 1 or more\n"
+            'f: phase 1: running = "x": must be a number, 0 or more\n'
+            'f: phase 1: for: is missing: how long the phase lasts, as in "5m"\n'
+            'f: phase 2: flag = "held": must be one of: none, locked, touched, stale'
+        ),
     ),
 }
 
@@ -314,7 +334,7 @@ BAD = {
 @pytest.mark.parametrize(("text", "says"), BAD.values(), ids=BAD)
 def test_bad_files(text: str, says: str) -> None:
     with pytest.raises(scenario.ScenarioError) as caught:
-        scenario.loads(text, file="f.toml")
+        scenario.loads(text, file="f")
     assert str(caught.value) == says
     assert len(caught.value.problems) == says.count("\n") + 1
 

@@ -274,9 +274,13 @@ class Box:
         }
         unshare = "unshare --pid --fork --kill-child --mount --uts --ipc --cgroup --net --mount-proc bash -c"
         enter = f"echo $$ >{shlex.quote(f'{self._cgroup}/cgroup.procs')} && exec {unshare} {shlex.quote(_ISOLATE)}"
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log:  # the box dies with us, even if we are killed
             self._outer = subprocess.Popen(
-                ["bash", "-c", enter], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(variables)
+                ["setpriv", "--pdeathsig=KILL", "bash", "-c", enter],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(variables),
             )
         try:
             wait_for(self._answers, _BOOT_TIMEOUT, "the boot")

@@ -151,8 +151,8 @@ def test_the_busy_flag_is_below_the_runtime_dir_unless_told() -> None:
 
 
 def test_warns_of_what_is_probably_not_meant(tmp_path: Path) -> None:
-    text = '[defaults]\nunit = "vllm.service"\n' + SPARK1
-    text += '[[backend]]\nname = "spark2"\nurl = "http://10.0.0.2:8000"\napi_key_file = "/etc/key"\n'
+    text = '[defaults]\nunit = "vllm.service"\napi_key_file = "/etc/key"\n' + SPARK1
+    text += '[[backend]]\nname = "spark2"\nurl = "http://10.0.0.2:8000"\n'
     assert read(tmp_path, text).warnings == (
         "spark1, spark2: have the same unit vllm.service",
         "spark2: the API key goes unencrypted to 10.0.0.2",

@@ -171,6 +171,7 @@ def test_an_answer_with_status_200(form: Form, body: object, outcome: Outcome) -
 
 def test_an_error_in_an_answer_with_status_200_is_named() -> None:
     assert answer(200, {"error": {"message": "engine\ndead | now"}}).detail == "status 200: engine dead now"
+    assert answer(200, {"object": "error", "message": "engine dead"}).detail == "status 200: engine dead"
 
 
 COUNTS = [(1, 1), (0, 0), (-1, 0), (True, 0), (1.0, 0), ("1", 0), (None, 0), ([1], 0), (dialect.TOKENS_LIMIT + 1, 0)]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factory_watchdog.core.model import Form, Pause, Reply, Sample, Went
+from factory_watchdog.core.model import NOT_ASKED, Form, Pause, Reply, Sample, Went
 from factory_watchdog.engines import DIALECTS, vllm
 from factory_watchdog.engines.dialect import Page
 
@@ -334,6 +334,7 @@ PAUSES: dict[str, tuple[tuple[Reply, bytes], tuple[Reply, bytes], Pause]] = {
         (Reply(Went.STATUS, 405), b""),
         Pause(absent=True),
     ),
+    "absent by nature": ((NOT_ASKED, b""), (NOT_ASKED, b""), Pause(absent=True)),
     "no answer": (TIMEOUT, TIMEOUT, Pause()),
     "no answer and absent": (TIMEOUT, NOT_FOUND, Pause()),
     "ranks disagree": ((Reply(Went.STATUS, 500), b'{"error":"..."}'), ok({"is_sleeping": False}), Pause()),

@@ -138,6 +138,19 @@ def test_looking_leaves_no_lock(flag: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_a_child_forked_meanwhile_keeps_no_lock(flag: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", shared.append)  # as if a child had the file open still
+        flag.touch()
+        age(flag, 10 * TTL)
+        assert look(flag).stale
+        with flag.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for file in shared:
+        os.close(file)
+
+
 def test_young_and_named_flags_are_not_even_tried(flag: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tried(*_: object) -> None:
         raise AssertionError("the lock was tried")

@@ -155,12 +155,12 @@ def test_keeps_no_more_than_it_should(store: Store, monkeypatch: pytest.MonkeyPa
     assert len(store.history()) == 10
 
 
-def test_keeps_nothing_for_ever(store: Store) -> None:
+def test_keeps_nothing_for_ever(store: Store, path: Path) -> None:
     store.record_change("spark1", Turned(BUSY, None), NOON)
     store.begin_restart("spark1", restart(), NOON)
     store.prune(NOON + store_module.KEPT_FOR - 1)
     assert len(store.history()) == 2
-    store.prune(NOON + store_module.KEPT_FOR + 1)
+    Store(path, NOON + store_module.KEPT_FOR + 1).close()
     assert store.history() == []
 
 

@@ -1,0 +1,191 @@
+"""The command line. Each command is a file beside this one, imported when it is called: `check` must start fast."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from factory_watchdog.errors import ConfigError, WatchdogError
+
+CONFIG = Path("/etc/factory-watchdog/config.toml")
+
+FAULT = 3
+"""Exit code of `check` for every fault of its own, so that no supervisor takes our fault for a dead server."""
+
+BAD_CONFIG = 78
+"""Exit code of `run` for a bad file: EX_CONFIG of sysexits.h, for which the unit says not to restart."""
+
+USAGE = 2
+"""Exit code of all commands but `check` for wrong usage, as is usual."""
+
+app = typer.Typer(
+    name="llm-health",
+    help="A watchdog for language-model servers: looks without asking, restarts only what is proven hung.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Look at the configuration file.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config")
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="Configuration file.", metavar="FILE")]
+JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON.")]
+
+
+def run_command_line(arguments: Sequence[str]) -> int:
+    """Run one command; its exit code. Faults are told in one line each, a fault of the program with its traceback."""
+    checking = next((a for a in arguments if not a.startswith("-")), None) == "check"
+    try:
+        code = app(list(arguments), standalone_mode=False)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return FAULT if checking else BAD_CONFIG if "run" in arguments[:1] else 1
+    except WatchdogError as error:
+        sys.stderr.write(f"llm-health: {error}\n")
+        return FAULT if checking else 1
+    except (KeyboardInterrupt, typer.Abort):
+        return FAULT if checking else 130
+    except Exception as error:  # the last line of defence
+        return _told(error, checking)
+    return code if isinstance(code, int) else 0
+
+
+def _told(error: Exception, checking: bool) -> int:
+    """Wrong usage is an exception that can show itself; anything else is our own fault."""
+    show: Any = getattr(error, "show", None)
+    if show is not None:
+        show()
+        return FAULT if checking else USAGE
+    if checking:
+        sys.stdout.write(f"LLM-HEALTH UNKNOWN - internal error: {type(error).__name__}: {error}\n")
+    traceback.print_exception(error, file=sys.stderr)
+    return FAULT if checking else 1
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"llm-health {version('factory-watchdog')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(config: ConfigOption = CONFIG) -> None:
+    """Watch every backend of the configuration until stopped. Exits 78 on a bad file."""
+    from factory_watchdog.cli import run as command
+
+    raise typer.Exit(command.run(config))
+
+
+@app.command()
+def check(
+    targets: Annotated[list[str] | None, typer.Argument(metavar="[NAME|URL]...", help="Default: all backends.")] = None,
+    config: ConfigOption = CONFIG,
+    wait: Annotated[bool, typer.Option("--wait", help="Watch until nothing is suspect any more.")] = False,
+    purpose: Annotated[
+        str, typer.Option("--for", metavar="liveness|readiness|startup", help="For an exec probe: 0 or 1 in 0.8 s.")
+    ] = "",
+    as_json: JsonOption = False,
+    state_file: Annotated[
+        Path | None, typer.Option("--state-file", metavar="FILE", help="What a look without a daemon remembers.")
+    ] = None,
+) -> None:
+    """Say how backends are: asks the daemon, or looks by itself. Exits 0 fine, 1 warning, 2 hung or dead, 3 unknown."""
+    from factory_watchdog.cli import check as command
+
+    raise typer.Exit(command.check(targets or [], config, wait=wait, purpose=purpose, as_json=as_json, file=state_file))
+
+
+@app.command()
+def history(
+    name: Annotated[str | None, typer.Argument(help="One backend; default: all.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Newest entries shown.")] = 30,
+    config: ConfigOption = CONFIG,
+    as_json: JsonOption = False,
+) -> None:
+    """What happened: changes of state, questions, restarts; the newest last."""
+    from factory_watchdog.cli import history as command
+
+    command.history(name, limit, config, as_json=as_json)
+
+
+@app.command()
+def explain(
+    what: Annotated[str, typer.Argument(metavar="NAME|RESTART", help="A backend, or a restart by its number.")],
+    config: ConfigOption = CONFIG,
+    as_json: JsonOption = False,
+) -> None:
+    """Why a backend is what it is, what happens when, and why there is no restart; or why there was one."""
+    from factory_watchdog.cli import explain as command
+
+    command.explain(what, config, as_json=as_json)
+
+
+@app.command()
+def reset(
+    name: Annotated[str, typer.Argument(help="The backend.")],
+    config: ConfigOption = CONFIG,
+) -> None:
+    """Close a backend's breaker and forget its restarts."""
+    from factory_watchdog.cli import daemon
+
+    daemon.ask(config, {"command": "reset", "name": name})
+    sys.stdout.write(f"{name}: restarts forgotten, the breaker is closed\n")
+
+
+@app.command()
+def simulate(
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="Scenario files.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Play scenario files in virtual time. Exits 0 when all expectations hold, 1 when not, 2 when a file is wrong."""
+    from factory_watchdog.cli import simulate as command
+
+    raise typer.Exit(command.simulate(scenarios, as_json=as_json))
+
+
+@app.command()
+def demo() -> None:
+    """Show the main job in about a minute: a simulated server works, hangs, is proven hung and restarted."""
+    from factory_watchdog.cli import demo as command
+
+    raise typer.Exit(command.demo())
+
+
+@config_app.command("check")
+def config_check(config: ConfigOption = CONFIG) -> None:
+    """Say everything that is wrong with the file. Exits 0 when it can be used, 1 when not."""
+    from factory_watchdog.cli import config as command
+
+    command.check(config)
+
+
+@config_app.command("show")
+def config_show(config: ConfigOption = CONFIG, as_json: JsonOption = False) -> None:
+    """Show every setting as it is used, defaults filled in."""
+    from factory_watchdog.cli import config as command
+
+    command.show(config, as_json=as_json)
+
+
+@config_app.command("polkit")
+def config_polkit(config: ConfigOption = CONFIG) -> None:
+    """Print the polkit rule that lets the service user restart exactly the configured units."""
+    from factory_watchdog.cli import config as command
+
+    command.polkit(config)

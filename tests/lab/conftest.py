@@ -1,0 +1,107 @@
+"""The lab: real vLLM servers in a box. Each is started once and shared; a test that harms one leaves it serving."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+Need = Callable[[object, str], None]
+
+
+def _load(path: str) -> ModuleType:
+    """A file beside this one, as a module: under importlib mode tests are not importable by name."""
+    file = (pathlib.Path(__file__).parent / path).resolve()
+    spec = importlib.util.spec_from_file_location(f"lab_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+_box = _load("../system/box.py")
+_install = _load("install_vllm.py")
+_load_clients = _load("load.py")
+_model = _load("tiny_model.py")
+_unit = _load("vllm_unit.py")
+
+# Places that the box covers with its own: an environment below them cannot be seen inside.
+_COVERED = tuple(map(pathlib.Path, ("/dev", "/run", "/srv", "/tmp", "/var")))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder `lab`."""
+    here = pathlib.Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.lab)
+
+
+@pytest.fixture(scope="session")
+def venv(need: Need) -> pathlib.Path:
+    """The environment that has vLLM."""
+    place: pathlib.Path = _install.environment(_install.cache())
+    need(_install.installed(place), f"no vLLM at {place}: run tests/lab/install_vllm.py")
+    covered = [str(folder) for folder in _COVERED if place.is_relative_to(folder)]
+    need(not covered, f"{place} cannot be seen in the box: choose a FW_LAB_CACHE that is not below {covered}")
+    return place
+
+
+@pytest.fixture(scope="session")
+def box(need: Need, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A running box that has the model folders."""
+    missing = _box.missing()
+    need(missing is None, str(missing))
+    with _box.Box(tmp_path_factory.mktemp("box")) as running:
+        for name, size in _model.SIZES.items():
+            _model.write(running.path(f"{_unit.MODELS}/{name}"), size)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def small_server(venv: pathlib.Path, box: Any) -> Any:
+    """A server of the small model, as vllm.service."""
+    server = _unit.Server(box, "vllm.service", 8000)
+    with server.inside():
+        server.start(_unit.unit_text(venv, "small", server.port))
+    return server
+
+
+@pytest.fixture(scope="session")
+def slow_server(venv: pathlib.Path, box: Any) -> Any:
+    """A server of the slow model that takes prompts in steps of 512 tokens, as vllm-slow.service."""
+    server = _unit.Server(box, "vllm-slow.service", 8001)
+    with server.inside():
+        server.start(_unit.unit_text(venv, "slow", server.port, "--max-num-batched-tokens", "512"))
+    return server
+
+
+@pytest.fixture
+def small(small_server: Any) -> Iterator[Any]:
+    """The small server, idle, with this test in its network."""
+    yield from _idle(small_server)
+
+
+@pytest.fixture
+def slow(slow_server: Any) -> Iterator[Any]:
+    """The slow server, idle, with this test in its network."""
+    yield from _idle(slow_server)
+
+
+def _idle(server: Any) -> Iterator[Any]:
+    with server.inside():
+        server.wait(lambda: server.sample().running == 0, 30.0, "idle")
+        yield server
+
+
+@pytest.fixture
+def load() -> Callable[..., Any]:
+    """Clients as a context manager: `load(server, clients, prompt=..., max_tokens=..., repeat=...)`."""
+    return lambda server, clients, **options: _load_clients.Load(server.port, clients, **options)
