@@ -217,9 +217,9 @@ class PhaseReader:
 
     def _settle_kv(self) -> None:
         """After a phase whose KV usage went from one level to another, the end value is kept."""
-        for values in (self._kept, *self._overrides.values()):
-            if "kv" in values:
-                values["kv"] = (values["kv"][1],) * 2
+        for kept in (self._kept, *self._overrides.values()):
+            if "kv" in kept:
+                kept["kv"] = (kept["kv"][1],) * 2
 
 
 def _phases(tables: Any, engines: int, problems: Problems) -> tuple[Phase, ...]:

@@ -105,7 +105,7 @@ def states(value: Any) -> tuple[State, ...]:
 
 
 def version(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,3}", value):
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", value):
         raise _WrongError('must be a release in quotes, as in "0.32"')
     return value
 
@@ -129,7 +129,7 @@ def _behaviour(words: str, plain: Mapping[str, Behaviour], timed: str) -> Check:
             return plain[parts[0]]
         if len(parts) == 2 and parts[0] == timed:
             return Behaviour(delay=durations.parse(parts[1]))
-        if len(parts) == 2 and parts[0] == "status" and re.fullmatch(r"[2-5]\d\d", parts[1]):
+        if len(parts) == 2 and parts[0] == "status" and re.fullmatch(r"[2-5][0-9]{2}", parts[1]):
             return Behaviour(Way.STATUS, status=int(parts[1]))
         raise _WrongError(f"must be one of: {words}")
 
