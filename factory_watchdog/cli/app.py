@@ -160,6 +160,23 @@ def simulate(
 
 
 @app.command()
+def replay(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Recordings, gzipped JSON lines.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the backend, or interval.")
+    ] = None,
+    question: Annotated[
+        str, typer.Option("--question", metavar="never|timeout|ok", help="How questions are taken.")
+    ] = "never",
+    as_json: JsonOption = False,
+) -> None:
+    """Play recordings in virtual time: what would have been judged, asked and restarted."""
+    from factory_watchdog.cli import replay as command
+
+    command.play(traces, settings or [], question, as_json=as_json)
+
+
+@app.command()
 def demo() -> None:
     """Show the main job in about a minute: a simulated server works, hangs, is proven hung and restarted."""
     from factory_watchdog.cli import demo as command

@@ -10,7 +10,8 @@ from typing import Any
 
 from factory_watchdog.config.durations import show
 from factory_watchdog.errors import WatchdogError
-from factory_watchdog.simulate.run import Change, Played, play
+from factory_watchdog.simulate.played import Change, Played
+from factory_watchdog.simulate.run import play
 from factory_watchdog.simulate.scenario import load
 
 HELD, NOT_HELD, WRONG_FILE = 0, 1, 2
@@ -27,8 +28,15 @@ def _one(file: Path, *, as_json: bool) -> int:
     except WatchdogError as error:
         sys.stderr.write(f"{error}\n")
         return WRONG_FILE
-    (_print_json if as_json else _print_text)(played)
+    report(played, as_json=as_json)
+    if not played.failed and not as_json:
+        sys.stdout.write("  all expectations hold\n")
     return NOT_HELD if played.failed else HELD
+
+
+def report(played: Played, *, as_json: bool) -> None:
+    """Print what came of a scenario or a recording."""
+    (_print_json if as_json else _print_text)(played)
 
 
 def _print_json(played: Played) -> None:
@@ -63,7 +71,6 @@ def _print_text(played: Played) -> None:
         sys.stdout.write(f"  {show(t):>9}  {text}\n")
     for sentence in played.failed:
         sys.stdout.write(f"  does not hold: {sentence}\n")
-    sys.stdout.write("  all expectations hold\n" if not played.failed else "")
 
 
 def _change(change: Change) -> str:

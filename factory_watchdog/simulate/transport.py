@@ -17,7 +17,7 @@ _REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 _RESET = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
 
 
-class _Body(httpx.AsyncByteStream):
+class Body(httpx.AsyncByteStream):
     """A body that is read as it would be from a socket; one given as `content` counts as read already."""
 
     def __init__(self, content: bytes) -> None:
@@ -55,4 +55,4 @@ async def _carried(scripted: Scripted, request: httpx.Request) -> httpx.Response
             raise httpx.ReadTimeout("no answer", request=request)
     if scripted.delay:
         await asyncio.sleep(scripted.delay)
-    return httpx.Response(scripted.status, headers=list(scripted.headers), stream=_Body(scripted.body))
+    return httpx.Response(scripted.status, headers=list(scripted.headers), stream=Body(scripted.body))
