@@ -7,7 +7,7 @@ it is over; the watch goes on all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -91,7 +91,8 @@ class Recorder:
 
     def restarting(self, name: str, order: Restart, readings: Iterable[Reading]) -> None:
         self.log.warning("restart", backend=name, attempt=order.attempt, rule=order.proof.rule, why=order.proof.why)
-        self._record(lambda store: store.begin_restart(name, order, self.clock.wall()))
+        whole = replace(order, proof=replace(order.proof, readings=tuple(readings)))
+        self._record(lambda store: store.begin_restart(name, whole, self.clock.wall()))
 
     def settled(self, name: str, settled: RestartSettled) -> None:
         log = self.log.info if settled.served else self.log.error

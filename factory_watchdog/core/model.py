@@ -355,7 +355,10 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Why a restart is right: the finding, the confirming question and its answer, and what the reading showed."""
+    """Why a restart is right: the finding, the confirming question and its answer, and what the reading showed.
+
+    `readings` are those before it, the oldest first; whoever keeps the proof adds them.
+    """
 
     attempt: int
     state: State
@@ -366,6 +369,7 @@ class Proof:
     question: Question | None
     answer: Answer | None
     reading: Reading
+    readings: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Plays a recording of a real server through the real watch, in virtual time: what would have been judged, and done.
 
-A recording is gzipped JSON lines, one a poll of the recorder: {"t", "wall", "health", "metrics", "models", and where they
-were recorded "paused", "sleeping", "slots", "procs"}. Each request is {"status", "latency", "body"} or {"error", "detail",
-"latency"}. A recording holds no answers to questions, and what we do does not change it.
+A recording is gzipped JSON lines, one a poll of the recorder: {"t", "wall", "health", "metrics", "models"}, and where
+they were recorded "paused", "sleeping", "slots", "procs". Each request is {"status", "latency", "body"} or {"error",
+"detail", "latency"}. A recording holds no answers to questions, and what we do does not change it.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ def _load(name: str) -> ModuleType:
 
 
 _box = _load("box")
+_host = _load("host")
 
 
 class Probe:
@@ -102,3 +103,11 @@ def probe(box: Any) -> Iterator[Callable[..., Probe]]:
             return stack.enter_context(Probe(box, user, bus))
 
         yield start
+
+
+@pytest.fixture
+def host(box: Any) -> Iterator[Any]:
+    """The watchdog installed in the box, nothing configured yet; gone with all that belongs to it after the test."""
+    installed = _host.Host(box)
+    yield installed
+    installed.clear()
