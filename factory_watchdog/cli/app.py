@@ -160,6 +160,23 @@ def simulate(
 
 
 @app.command()
+def record(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Base address of the server.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to: gzipped JSON lines.")],
+    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Time from row to row.")] = "1s",
+    seconds: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long; default: until Ctrl-C.")] = "",
+    pause: Annotated[bool, typer.Option("--pause", help="Ask for vLLM's pause signs too (development mode).")] = False,
+    group: Annotated[
+        str, typer.Option("--control-group", metavar="GROUP", help="Record its processes: /system.slice/vllm.service")
+    ] = "",
+) -> None:
+    """Record what a server shows from outside, for `replay` and for reports."""
+    from factory_watchdog.cli import record as command
+
+    command.run(url, file, every=every, seconds=seconds, pause=pause, group=group)
+
+
+@app.command()
 def replay(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Recordings, gzipped JSON lines.")],
     settings: Annotated[

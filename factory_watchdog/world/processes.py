@@ -9,8 +9,22 @@ from collections.abc import Iterable
 _PROC = pathlib.Path("/proc")
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _STATE = 0  # place of field 3 of /proc/PID/stat, counted after the command name
+_PARENT = 1  # place of field 4, likewise
+_USER_TIME, _SYSTEM_TIME = 11, 12  # places of fields 14 and 15, likewise
+_THREADS = 17  # place of field 20, likewise
 _START = 19  # place of field 22, likewise
 _GONE = frozenset("ZX")  # a zombie and a dead process hold no memory, no port and no device
+
+# What a process of a model server is, by the name that it gives itself; the kernel keeps 15 characters of it.
+_ROLES = {
+    "VLLM::EngineCor": "engine",
+    "VLLM::Worker": "worker",
+    "VLLM::DPCoordin": "coordinator",
+    "VLLM::APIServer": "api",
+    "VLLM::ApiServer": "api",
+    "vllm": "api",
+    "llama-server": "api",
+}
 
 Process = tuple[int, int]  # PID and start time in clock ticks since boot: together they never name another process
 
@@ -42,6 +56,40 @@ def processes(control_group: str, proc: pathlib.Path = _PROC, cgroups: pathlib.P
 def left_over(before: Iterable[Process], proc: pathlib.Path = _PROC) -> tuple[int, ...]:
     """The PIDs of `before` that are the same processes still and alive; zombies are not."""
     return tuple(pid for pid, start in before if _alive(pid, start, proc))
+
+
+def described(some: Iterable[Process], proc: pathlib.Path = _PROC) -> list[dict[str, object]]:
+    """Facts of each process that is still the same one: never its command line, which may hold secrets.
+
+    `role` is what its name says (see `_ROLES`), `cpu` and `start` are clock ticks, `state` is the kernel's letter.
+    """
+    return [facts for pid, start in some if (facts := _facts(pid, start, proc)) is not None]
+
+
+def _facts(pid: int, start: int, proc: pathlib.Path) -> dict[str, object] | None:
+    fields = _stat(pid, proc)
+    if fields is None or int(fields[_START]) != start:
+        return None
+    return {
+        "pid": pid,
+        "ppid": int(fields[_PARENT]),
+        "role": _role(_name(pid, proc)),
+        "state": fields[_STATE],
+        "cpu": int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME]),
+        "start": start,
+        "threads": int(fields[_THREADS]),
+    }
+
+
+def _role(name: str) -> str:
+    return next((role for prefix, role in _ROLES.items() if name.startswith(prefix)), "child")
+
+
+def _name(pid: int, proc: pathlib.Path) -> str:
+    try:
+        return (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _alive(pid: int, start: int, proc: pathlib.Path) -> bool:
