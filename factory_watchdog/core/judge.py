@@ -245,9 +245,9 @@ def _flat(engine: Engine, reading: Reading, limit: float, named: bool) -> Findin
     for_long = reading.began - since
     where = f"engine {engine.sample.engine}: " if named else ""
     why = f"{where}{_standing(engine)} stand still for {span(for_long)}: no step, no token, no cache movement"
-    due = since + limit
+    due = since + limit + engine.slack
     name = engine.sample.engine
-    if engine.flat >= CONSECUTIVE and for_long >= limit:
+    if engine.flat >= CONSECUTIVE and for_long - engine.slack >= limit:
         return Finding(State.HUNG, "flat", why, name, since, candidate=True, due=due)
     if engine.vetoed:
         why = f"{why}, yet a question was answered"
@@ -300,9 +300,10 @@ def _unanswered(engine: Engine, memory: Memory, reading: Reading, settings: Sett
     for_long = reading.began - since
     where = f"engine {engine.sample.engine}: " if len(memory.engines) > 1 else ""
     why = f"{where}no requests, and {count(engine.failures, 'question')} in a row unanswered for {span(for_long)}"
-    proven = engine.failures >= CONSECUTIVE and for_long >= limit
+    proven = engine.failures >= CONSECUTIVE and for_long - engine.slack >= limit
     state = State.HUNG if proven else State.SUSPECT
-    return Finding(state, "unanswered", why, engine.sample.engine, since, candidate=proven, due=since + limit)
+    due = since + limit + engine.slack
+    return Finding(state, "unanswered", why, engine.sample.engine, since, candidate=proven, due=due)
 
 
 RULES: tuple[Row, ...] = (

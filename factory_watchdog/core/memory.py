@@ -33,7 +33,7 @@ class Engine:
     work last moved, `booked_at` when anything was, our own question included, `barren_since` since when it works for
     requests without an outcome. `users` is what `requests` was when our last question went out, `ours` how many of our
     questions may still be counted in the gauges. `failures` of questions in a row began with the one sent at
-    `failing_since`.
+    `failing_since`. `slack` is the part of the flat or failing time that does not count, because the host computed.
     """
 
     sample: Sample
@@ -54,6 +54,7 @@ class Engine:
     users: float = 0.0
     failures: int = 0
     failing_since: float | None = None
+    slack: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,11 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the readings have shown so far. The last three say what the newest reading began: a life, or after a gap."""
+    """What the readings have shown so far.
+
+    `new_life` and `gap` say what the newest reading began; `computing` that by it the unit uses CPU time while none of
+    its engines moves, `cpu` is the unit's CPU seconds at that reading.
+    """
 
     life: Life
     engines: tuple[Engine, ...] = ()
@@ -129,6 +134,8 @@ class Memory:
     asking: Asking = Asking()
     new_life: bool = False
     gap: bool = False
+    computing: bool = False
+    cpu: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

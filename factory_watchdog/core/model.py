@@ -405,7 +405,8 @@ class Settings:
     `hang_after` is the `L` of the rules; `silent_after` None: never. `forms` are the forms of the question that may be
     tried, none for `question = "never"`; `pinnable`: the dialect can address a question to one engine. `has_unit`: a
     unit or an action unit is configured; `action`: a restart starts the operator's own unit, so that the backend's unit
-    need not show a new life. A time longer than `gap_factor` intervals between two polls means that both sides slept.
+    need not show a new life. `slow_evidence`: time in which the unit computes while none of its engines moves counts a
+    third. A time longer than `gap_factor` intervals between two polls means that both sides slept.
     """
 
     interval: float = 10.0
@@ -422,6 +423,7 @@ class Settings:
     forms: tuple[Form, ...] = tuple(Form)
     pinnable: bool = True
     ask_without_metrics: bool = False
+    slow_evidence: bool = False
     enforce: bool = True
     revive: bool = False
     has_unit: bool = True

@@ -23,6 +23,13 @@ OWN_READINGS = 2
 FIRST_OUTCOME = 2
 """From this place on (generated, finished) a compared counter is outcome as well as work."""
 
+COMPUTING = 0.2
+"""Cores that a unit uses at least inside one long step (0.3 to 2 were measured on CPU servers; wedged at most 0.09)."""
+
+COMPUTING_COUNTS = 1 / 3
+"""What time counts in which the unit computes and nothing moves: a step that long is rare, and a wedge that spins must
+still be found."""
+
 SAYS_DEAD = 503
 """The status by which vLLM's /health says that its engine died; it has no other use for it (facts of 0.8 to 0.32)."""
 
@@ -46,6 +53,10 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
     engines = _observe_engines(memory, reading) if reading.readable else _skipped(memory.engines)
     life = _observe_life(memory.life, engines, reading)
     moved = any(e.moved for e in engines)
+    cpu = reading.unit.cpu if reading.unit is not None else None
+    computing = settings.slow_evidence and not moved and _computes(memory, cpu, reading)
+    if computing:
+        engines = _slowed(engines, reading.ended - (memory.ended if memory.ended is not None else reading.ended))
     refused, silent = _how_it_answers(reading)
     return replace(
         memory,
@@ -54,6 +65,8 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
         ended=reading.ended,
         new_life=new_life,
         gap=gap,
+        computing=computing,
+        cpu=cpu,
         refused=memory.refused + 1 if refused else 0,
         refused_since=_since(memory.refused_since, refused, reading.began),
         silent_since=_since(memory.silent_since, silent, reading.began),
@@ -211,6 +224,7 @@ def _observe_engine(before: Engine | None, sample: Sample, at: float, asked: boo
         users=before.users,
         failures=0 if moved else before.failures,
         failing_since=None if moved else before.failing_since,
+        slack=before.slack if stands or (before.failing_since is not None and not moved) else 0.0,
     )
 
 
@@ -281,6 +295,23 @@ def _barren(before: Engine, requests: float | None, moved: bool, produced: bool,
     if before.barren_since is not None:
         return before.barren_since
     return at if moved else None
+
+
+# --- host evidence ---------------------------------------------------------------------------------------------------
+
+
+def _computes(memory: Memory, cpu: float | None, reading: Reading) -> bool:
+    """Whether the unit used CPU time since the last reading as a long step does, and a wedge does not."""
+    if cpu is None or memory.cpu is None or memory.ended is None:
+        return False
+    seconds = reading.ended - memory.ended
+    return seconds > 0 and (cpu - memory.cpu) / seconds >= COMPUTING
+
+
+def _slowed(engines: tuple[Engine, ...], seconds: float) -> tuple[Engine, ...]:
+    """Take two thirds of these seconds off the clock of every engine whose clock runs."""
+    off = seconds * (1 - COMPUTING_COUNTS)
+    return tuple(replace(e, slack=e.slack + off) if e.flat or e.failing_since is not None else e for e in engines)
 
 
 # --- life, endpoints, quiet ------------------------------------------------------------------------------------------

@@ -115,7 +115,12 @@ def _due(memory: Memory, now: Now) -> bool:
 
 
 def _may_ask(memory: Memory, now: Now) -> bool:
-    return bool(now.settings.forms) and not now.reading.flag.held and memory.asking.question is None
+    return _askable(memory, now) and memory.asking.question is None
+
+
+def _askable(memory: Memory, now: Now) -> bool:
+    """Whether a question may go out at all: not while the flag is held, nor while the host computes a long step."""
+    return bool(now.settings.forms) and not now.reading.flag.held and not memory.computing
 
 
 def _ask(memory: Memory, recovery: Recovery, now: Now, purpose: Purpose, engine: str | None) -> Step:
@@ -148,13 +153,13 @@ def _confirm(memory: Memory, recovery: Recovery, now: Now) -> Step:
         return _confirmed(memory, replace(recovery, answer=memory.asking.settled_answer), now)
     if recovery.asked and memory.asking.question is not None:
         return memory, recovery, ()  # the answer is still awaited
-    if not recovery.asked and not _could_ask(now) and now.reading.began >= recovery.since:
+    if not recovery.asked and not _could_ask(memory, now) and now.reading.began >= recovery.since:
         return _confirmed(memory, recovery, now)
     return _ask_to_confirm(memory, recovery, now)
 
 
-def _could_ask(now: Now) -> bool:
-    return now.finding.ask and bool(now.settings.forms) and not now.reading.flag.held
+def _could_ask(memory: Memory, now: Now) -> bool:
+    return now.finding.ask and _askable(memory, now)
 
 
 def _settled(memory: Memory, recovery: Recovery) -> Settled | None:
