@@ -25,6 +25,7 @@ from factory_watchdog.world.http import Fetched, Http
 READY_TIMEOUT = 180.0  # seconds; loading takes 20 to 45, most of it imports
 STOPPED_TIMEOUT = 5.0  # seconds; from SIGSTOP until the kernel has stopped the process
 PAGE_TIMEOUT = 15.0  # seconds; a page takes some ms, that of a starved server took up to 7 seconds
+METRICS = "/metrics"
 PLACES = 4  # requests that run at once; more wait
 MODELS = "/srv/models"  # inside the box, in memory
 _POLL = 0.1  # seconds between two looks
@@ -130,9 +131,7 @@ class Server:
 
     def page(self) -> Page:
         """Its metrics, as the dialect reads them."""
-        fetched = self.get(VLLM.metrics_path)
-        assert fetched.reply.went is Went.OK, fetched.reply
-        return VLLM.read(fetched.body)
+        return _read(self.get(METRICS))
 
     def sample(self) -> Sample:
         """The signals of its only engine."""
@@ -144,9 +143,27 @@ class Server:
 
         async def send() -> Classified:
             async with Http() as http:
-                return await ask(http, self.base, form, deadline)
+                return await self._ask(http, form, deadline)
 
         return asyncio.run(send())
+
+    def ask_between_samples(self, form: Form, times: int) -> list[tuple[Sample, Classified, Sample]]:
+        """Samples right before and right after each of so many questions, over one kept-alive client."""
+
+        async def look(http: Http) -> Sample:
+            (sample,) = _read(await http.get(self.base + METRICS, PAGE_TIMEOUT, PAGE_LIMIT)).engines
+            return sample
+
+        async def alternate() -> list[tuple[Sample, Classified, Sample]]:
+            async with Http() as http:
+                return [(await look(http), await self._ask(http, form), await look(http)) for _ in range(times)]
+
+        return asyncio.run(alternate())
+
+    async def _ask(self, http: Http, form: Form, deadline: float = PAGE_TIMEOUT) -> Classified:
+        question = VLLM.question(form)
+        fetched = await http.post(self.base + question.path, deadline, question.body, dict(question.headers))
+        return VLLM.classify(form, fetched.reply, fetched.body)
 
     # --- its processes ---------------------------------------------------------------------------------------------
 
@@ -174,11 +191,9 @@ class Server:
         os.kill(self.processes()[role], signal.SIGKILL)
 
 
-async def ask(http: Http, base: str, form: Form, deadline: float) -> Classified:
-    """Our question over an open client, and what its answer is worth."""
-    question = VLLM.question(form)
-    fetched = await http.post(base + question.path, deadline, question.body, dict(question.headers))
-    return VLLM.classify(form, fetched.reply, fetched.body)
+def _read(fetched: Fetched) -> Page:
+    assert fetched.reply.went is Went.OK, fetched.reply
+    return VLLM.read(fetched.body)
 
 
 def _role(pid: int) -> str | None:
