@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable
 
 from factory_watchdog.core.model import JobResult, UnitFacts
+from factory_watchdog.simulate.lives import Life
 from factory_watchdog.simulate.server import Server
 
 Ended = tuple[JobResult, str]
@@ -36,19 +37,19 @@ class SimManager:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._working = False
+        self._stopping: Life | None = None
         self.evidence: list[str] = []
 
     async def facts(self, unit: str) -> UnitFacts:
         """What the manager says of `unit` now."""
         server, state = self._server, self._state()
         up = state not in _DOWN
-        life = server.life
+        life = self._stopping or server.life
         return UnitFacts(
             told=True,
             active=state,
             sub=_SUB[state],
-            job=_JOB if self._working or server.stuck_job or state in _CHANGING else 0,
+            job=_JOB if self._stopping or server.stuck_job or state in _CHANGING else 0,
             invocation=life.invocation,
             main_pid=life.main_pid if up else None,
             main_start=life.main_start if up else None,
@@ -91,18 +92,19 @@ class SimManager:
         """There is nothing to hang up."""
 
     def _state(self) -> str:
-        return "deactivating" if self._working else self._server.unit_state
+        return "deactivating" if self._stopping else self._server.unit_state
 
     async def _restart(self, deadline: float) -> Ended:
+        old = self._server.life
         self._server.restart()
         if self._server.stuck_job:
             await asyncio.sleep(deadline)
             return JobResult.NEVER_ENDED, "the job is still queued at the deadline"
-        self._working = True
+        self._stopping = old  # the manager shows the old life until it starts the new one
         try:
             await asyncio.sleep(min(_STOP_TIME, deadline))
         finally:
-            self._working = False
+            self._stopping = None
         if self._server.life.failed:
             return JobResult.FAILED, "the job ended as 'failed'"
         return JobResult.DONE, ""
