@@ -23,7 +23,7 @@ from factory_watchdog.core.model import (
     Turned,
     Verdict,
 )
-from factory_watchdog.errors import RuntimeFilesError, StoreError
+from factory_watchdog.errors import WatchdogError
 from factory_watchdog.notify.command import Notifier
 from factory_watchdog.saved import encode
 from factory_watchdog.status import is_ready
@@ -100,11 +100,17 @@ class Recorder:
         self._record(lambda store: store.settle_restart(name, settled, self.clock.wall()))
 
     def save(self, name: str, backend: Backend) -> None:
-        saved = encode(backend, self.boot_id, self.clock.boottime(), self.clock.wall())
-        self._record(lambda store: store.save_state(name, saved, self.clock.wall()))
+        def write(store: Store) -> None:
+            wall = self.clock.wall()
+            store.save_state(name, encode(backend, self.boot_id, self.clock.boottime(), wall), wall)
+
+        self._record(write)
 
     def fault(self, name: str, what: str) -> None:
         self.log.error("fault", backend=name, what=what)
+
+    def identified(self, name: str, kind: str, why: str) -> None:
+        self.log.info("kind", backend=name, kind=kind, why=why)
 
     def report(self, what: str) -> None:
         """A fault of a part that belongs to no backend."""
@@ -137,13 +143,17 @@ class Recorder:
         )
 
     def _attempt(self, part: str, work: Callable[[], object]) -> None:
-        """Do it; tell when a part begins to fail and when it works again, not each time in between."""
+        """Do it; tell when a part begins to fail and when it works again, not each time in between.
+
+        No exception goes on from here, not even one by a fault of ours: what comes after it may be a restart.
+        """
         try:
             work()
-        except (StoreError, RuntimeFilesError, OSError) as error:
+        except Exception as error:
             if part not in self._broken:
                 self._broken.add(part)
-                self.report(f"{part}: {error}")
+                name = "" if isinstance(error, WatchdogError | OSError) else f"{type(error).__name__}: "
+                self.report(f"{part}: {name}{error}")
         else:
             if part in self._broken:
                 self._broken.discard(part)

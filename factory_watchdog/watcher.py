@@ -7,6 +7,7 @@ runs in the daemon, in `llm-health check`, and in a simulation over a virtual cl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
@@ -40,10 +41,12 @@ from factory_watchdog.core.model import (
     Verdict,
 )
 from factory_watchdog.core.step import step_host, wants_pause_signs
-from factory_watchdog.engines.dialect import Dialect, Page, served_model
+from factory_watchdog.engines import dialect_of
+from factory_watchdog.engines.detect import UNDETECTED, detect
+from factory_watchdog.engines.dialect import MODELS_PATH, Dialect, Page, served_model
 from factory_watchdog.engines.exposition import PAGE_LIMIT
 from factory_watchdog.world.clock import Clock
-from factory_watchdog.world.http import Fetched, Http
+from factory_watchdog.world.http import SMALL, Fetched, Http
 from factory_watchdog.world.processes import Process
 from factory_watchdog.world.secrets import SecretError, read_secret
 
@@ -100,6 +103,8 @@ class Sink(Protocol):
 
     def fault(self, name: str, what: str) -> None: ...
 
+    def identified(self, name: str, kind: str, why: str) -> None: ...
+
 
 @dataclass
 class Host:
@@ -123,8 +128,17 @@ class Watcher:
     """The watch over one backend."""
 
     def __init__(
-        self, config: schema.Backend, settings: Settings, dialect: Dialect, world: World, host: Host, sink: Sink
+        self,
+        config: schema.Backend,
+        settings: Settings,
+        dialect: Dialect,
+        world: World,
+        host: Host,
+        sink: Sink,
+        *,
+        settings_of: Callable[[Dialect], Settings] | None = None,
     ) -> None:
+        """`settings_of` gives the settings for a kind that is found out; without it the kind is as given."""
         self.name = config.name
         self.config = config
         self.settings = settings
@@ -133,7 +147,10 @@ class Watcher:
         self._host = host
         self._sink = sink
         self._wake = asyncio.Event()
+        self._polling = asyncio.Lock()  # a look before a restart must not overtake the one of the grid
         self._tasks: set[asyncio.Task[None]] = set()
+        self._settings_of = settings_of
+        self._finding_out = settings_of is not None
         self._model: str | None = config.model
         self._before_restart: list[Process] = []
         kept = int((settings.hang_after + HISTORY_BEYOND) / settings.interval) + 2
@@ -183,11 +200,15 @@ class Watcher:
 
     async def poll(self) -> None:
         """One look at the backend, judged."""
-        self._wake.clear()
-        reading = await self._read()
-        self._readings.append(reading)
-        self.feed(Polled(reading))
-        self._sink.polled(self.name, self.state)
+        async with self._polling:
+            self._wake.clear()
+            reading = await self._read()
+            self._readings.append(reading)
+            self.feed(Polled(reading))
+            memory = self.state.memory
+            if memory is not None and memory.new_life and self._settings_of is not None:
+                self._finding_out = True  # another server may have come up at the address
+            self._sink.polled(self.name, self.state)
 
     def feed(self, event: Event) -> None:
         """Give the core an event and carry out what it says."""
@@ -205,22 +226,22 @@ class Watcher:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def _read(self) -> Reading:
-        clock, http = self.world.clock, self.world.http
+        clock = self.world.clock
         began = clock.boottime()
-        unit, health, metrics = await asyncio.gather(
-            self._unit(),
-            http.get(schema.health_url(self.config), self.deadline),
-            http.get(schema.metrics_url(self.config), self.deadline, PAGE_LIMIT),
-        )
+        unit, health, metrics = await asyncio.gather(self._unit(), self._health(), self._metrics())
         page = self.dialect.read(metrics.body) if metrics.reply.status == 200 else Page()
+        if self._finding_out and not page.known and await self._found_out(health, metrics):
+            return await self._read()
+        self._finding_out = self._finding_out and not page.known
+        start = page.start_time if page.start_time is not None else self.dialect.start_token(metrics.headers)
         reading = Reading(
             began=began,
             ended=clock.boottime(),
-            health=health.reply,
+            health=self.dialect.health(health.reply),
             metrics=metrics.reply,
             known=page.known,
             engines=page.engines,
-            start_time=page.start_time,
+            start_time=start,
             unit=unit,
             flag=self.world.flag(),
             maintenance=self.world.maintenance(),
@@ -229,6 +250,43 @@ class Watcher:
             return reading
         pause = await self._pause()
         return replace(reading, pause=pause, ended=clock.boottime())
+
+    async def _health(self) -> Fetched:
+        return await self._get(schema.health_url(self.config, self.dialect.health_path), self.dialect.health_path)
+
+    async def _metrics(self) -> Fetched:
+        path = self.dialect.metrics_path
+        if path is None:
+            return Fetched(NOT_ASKED)
+        return await self._get(schema.metrics_url(self.config, path), path, PAGE_LIMIT)
+
+    async def _get(self, url: str, path: str, cap: int = SMALL) -> Fetched:
+        """One page, with the key where its kind wants one; a key that cannot be read is told when we ask."""
+        headers: dict[str, str] = {}
+        if path in self.dialect.key_paths:
+            with contextlib.suppress(SecretError):
+                headers = _authorization(self.config.api_key_file)
+        return await self.world.http.get(url, self.deadline, cap, headers)
+
+    async def _found_out(self, health: Fetched, metrics: Fetched) -> bool:
+        """Find out the kind of server where the pages tell it; whether it is another than the one we took it for.
+
+        The page of models and the metrics are all that is fetched before it is known: a proxy turns more into load.
+        """
+        listed = self.dialect.health_path == MODELS_PATH and self.config.health_url is None
+        models = health if listed else await self._get(self.config.url + MODELS_PATH, MODELS_PATH)
+        if self.dialect.metrics_path is None:
+            metrics = await self._get(schema.metrics_url(self.config), "/metrics", PAGE_LIMIT)
+        found = detect(models, metrics)
+        if found is None or self._settings_of is None:
+            return False
+        self._finding_out = False
+        if found.kind == self.dialect.kind:
+            return False
+        self.dialect = dialect_of(found.kind)
+        self.settings = self._settings_of(self.dialect)
+        self._sink.identified(self.name, found.kind, found.why)
+        return True
 
     async def _unit(self) -> UnitFacts | None:
         unit = self.config.unit
@@ -241,7 +299,7 @@ class Watcher:
 
     async def _pause(self) -> Pause:
         paths = self.dialect.pause_paths
-        answers = await asyncio.gather(*(self.world.http.get(self.config.url + path, self.deadline) for path in paths))
+        answers = await asyncio.gather(*(self._get(self.config.url + path, path) for path in paths))
         return self.dialect.read_pause([(path, a.reply, a.body) for path, a in zip(paths, answers, strict=True)])
 
     # --- carrying out ------------------------------------------------------------------------------------------------
@@ -350,7 +408,7 @@ class Watcher:
             await units.start(config.evidence_unit, EVIDENCE_TIME)
             await self.poll()
             if not self._still_due(order):
-                return JobResult.FAILED, "dropped: the backend changed while evidence was taken"
+                return JobResult.FAILED, "never asked for, since the backend changed while evidence was taken"
         group = order.proof.reading.unit.control_group if order.proof.reading.unit is not None else None
         self._before_restart = await units.processes(group) if group else []
         deadline = self.settings.startup_timeout
@@ -372,6 +430,24 @@ class Watcher:
         return finding.rule == order.proof.rule and finding.candidate
 
 
+def watcher_of(
+    config: schema.Backend,
+    daemon: schema.Daemon,
+    world: World,
+    host: Host,
+    sink: Sink,
+    adjust: Callable[[Settings], Settings] = lambda settings: settings,
+) -> Watcher:
+    """The watch that a configuration asks for; `adjust` changes its settings for a watch that is not the daemon's."""
+
+    def settings_of(dialect: Dialect) -> Settings:
+        return adjust(schema.settings(config, daemon, dialect))
+
+    dialect = dialect_of(config.kind)
+    finds_out = settings_of if dialect is UNDETECTED else None
+    return Watcher(config, settings_of(dialect), dialect, world, host, sink, settings_of=finds_out)
+
+
 def _next(due: float, now: float, interval: float) -> float:
     """The next time on the grid after now: polls that were missed are not made up for."""
     if now < due:
@@ -385,4 +461,4 @@ def _authorization(api_key_file: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {read_secret(api_key_file)}"}
 
 
-__all__ = ["NOT_ASKED", "Host", "Sink", "Units", "Watcher", "World"]
+__all__ = ["NOT_ASKED", "Host", "Sink", "Units", "Watcher", "World", "watcher_of"]

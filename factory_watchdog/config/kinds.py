@@ -24,6 +24,10 @@ _RESTARTS = re.compile(r"([0-9]{1,3}) per ([0-9a-z.]+)", re.ASCII)
 _MOST_RESTARTS = 100  # more in one window is no limit any more
 
 
+AUTO = "auto"
+"""What a setting says that leaves the choice to the kind of server."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of value: the type that TOML must hold, what is right in words, and the conversion to a plain value."""
@@ -56,14 +60,14 @@ def boolean() -> Kind:
     return Kind(bool, "true or false", bool)
 
 
-def duration(lowest: str, highest: str, *, never: bool = False) -> Kind:
-    """Seconds from `lowest` to `highest`; None for "never" where that is allowed."""
+def duration(lowest: str, highest: str, *, or_words: bool = False) -> Kind:
+    """Seconds from `lowest` to `highest`; with `or_words` also None for "never" and AUTO for "auto"."""
     low, high = durations.parse(lowest), durations.parse(highest)
-    right = f'a duration from "{lowest}" to "{highest}"' + (' or "never"' if never else "")
+    right = f'a duration from "{lowest}" to "{highest}"' + (', "never" or "auto"' if or_words else "")
 
-    def read(text: str) -> float | None:
-        if never and text == "never":
-            return None
+    def read(text: str) -> float | str | None:
+        if or_words and text in ("never", AUTO):
+            return None if text == "never" else AUTO
         seconds = durations.parse(text)
         if not low <= seconds <= high:
             raise ValueError(f"must be {right}")

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from factory_watchdog.config import kinds
-from factory_watchdog.config.kinds import Budget, Kind
+from factory_watchdog.config.kinds import AUTO, Budget, Kind
 from factory_watchdog.core.model import Alert, Form, Settings
+from factory_watchdog.engines import DIALECTS
+from factory_watchdog.engines.dialect import Dialect
 
 STORE_NAME = "history.sqlite3"  # the history's name in state_dir
 
 _RULES = Settings()  # what the rules fix themselves: the time between two restarts
-_LATER_KINDS = ("sglang", "llamacpp", "tgi", "trtllm", "lmdeploy", "ollama", "openai", "proxy")
+_LATER_KINDS = ("sglang", "tgi", "trtllm", "lmdeploy", "ollama")
 
 FORMS: dict[str, tuple[Form, ...]] = {
     "auto": tuple(Form),
@@ -62,7 +64,9 @@ class Backend:
     name: str = _setting(kinds.name(), None, "what the backend is called everywhere")
     url: str = _setting(kinds.base_url(), None, "base address of the server")
     kind: str = _setting(
-        kinds.word("auto", "vllm", later=_LATER_KINDS), "auto", "what kind of server it is; auto: vllm in this release"
+        kinds.word(AUTO, *DIALECTS, later=_LATER_KINDS),
+        "auto",
+        "what kind of server it is; auto: found out",
     )
     unit: str | None = _setting(kinds.service(), "", "systemd service of the server; without one it is watched only")
     bus: str = _setting(kinds.word("system", "user"), "system", "whose service manager has the units")
@@ -86,10 +90,10 @@ class Backend:
     hang_after: float = _setting(
         kinds.duration("10s", "1h"), "120s", "requests without one step for so long: suspicion"
     )
-    silent_after: float | None = _setting(
-        kinds.duration("10s", "24h", never=True),
-        "10m",
-        "every endpoint accepts and says nothing for so long: suspicion",
+    silent_after: float | str | None = _setting(
+        kinds.duration("10s", "24h", or_words=True),
+        "auto",
+        "all endpoints accept and say nothing so long; auto: 10m, llamacpp never",
     )
     dead_after: float = _setting(kinds.duration("1s", "1h"), "30s", "refused for so long after it served: dead")
     startup_timeout: float = _setting(kinds.duration("10s", "24h"), "30m", "not serving so long after its start: dead")
@@ -98,7 +102,11 @@ class Backend:
     )
     starved_after: float = _setting(kinds.duration("10s", "7d"), "30m", "work without outcome for so long: degraded")
     paused_alert: float = _setting(kinds.duration("10s", "7d"), "30m", "paused for so long: an alert")
-    host_evidence: str = _setting(kinds.word("record", later=("slow",)), "record", "record: goes into the proof only")
+    host_evidence: str = _setting(
+        kinds.word(AUTO, "record", "slow"),
+        "auto",
+        "slow: computing time counts a third; auto: llamacpp only",
+    )
     max_restarts: Budget = _setting(  # noqa: RUF009 - it makes a field
         kinds.restarts("10m", "7d", apart=_RULES.restart_gap), "3 per 6h", "after so many the breaker opens"
     )
@@ -143,12 +151,14 @@ SETTINGS: dict[str, dict[str, Setting]] = {
 }
 
 
-def settings(backend: Backend, daemon: Daemon) -> Settings:
-    """What the rules need to know of a backend's settings."""
+def settings(backend: Backend, daemon: Daemon, dialect: Dialect) -> Settings:
+    """What the rules need to know of a backend's settings, with the defaults of its kind."""
+    silent_after = dialect.silent_after if backend.silent_after == AUTO else backend.silent_after
+    evidence = dialect.host_evidence if backend.host_evidence == AUTO else backend.host_evidence
     return Settings(
         interval=daemon.interval,
         hang_after=backend.hang_after,
-        silent_after=backend.silent_after,
+        silent_after=silent_after if not isinstance(silent_after, str) else None,
         dead_after=backend.dead_after,
         startup_timeout=backend.startup_timeout,
         first_outcome=backend.first_outcome,
@@ -156,11 +166,13 @@ def settings(backend: Backend, daemon: Daemon) -> Settings:
         paused_alert=backend.paused_alert,
         question_every=backend.question_every,
         question_timeout=backend.question_timeout,
-        forms=FORMS[backend.question],
+        forms=tuple(form for form in FORMS[backend.question] if form in dialect.forms),
+        pinnable=dialect.pinnable,
         ask_without_metrics=backend.without_metrics == "ask",
+        slow_evidence=evidence == "slow",
         enforce=backend.mode == "enforce",
         revive=backend.revive,
-        has_unit=bool(backend.unit or backend.action_unit),
+        has_unit=bool(backend.unit or backend.action_unit) and dialect.restartable,
         action=bool(backend.action_unit),
         max_restarts=backend.max_restarts.count,
         restart_window=backend.max_restarts.window,
@@ -172,11 +184,11 @@ def busy_flag(backend: Backend, daemon: Daemon) -> Path:
     return Path(backend.busy_flag or f"{daemon.runtime_dir}/flags/{backend.name}.busy")
 
 
-def metrics_url(backend: Backend) -> str:
-    """Where this backend's metrics are."""
-    return backend.metrics_url or f"{backend.url}/metrics"
+def metrics_url(backend: Backend, path: str = "/metrics") -> str:
+    """Where this backend's metrics are; `path` is where its kind has them."""
+    return backend.metrics_url or f"{backend.url}{path}"
 
 
-def health_url(backend: Backend) -> str:
-    """Where this backend's health page is."""
-    return backend.health_url or f"{backend.url}/health"
+def health_url(backend: Backend, path: str = "/health") -> str:
+    """Where this backend's health page is; `path` is where its kind has it."""
+    return backend.health_url or f"{backend.url}{path}"

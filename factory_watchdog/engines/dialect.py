@@ -10,15 +10,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from factory_watchdog.core.model import Form, Outcome, Pause, Reply, Sample, Went
 from factory_watchdog.core.text import clean
+from factory_watchdog.engines.tree import at, entries, parsed
 
 # A count of tokens above this is no answer to our one short question; a count is subtracted from the server's own
 # counters, so that a wild one would hide what moves.
 TOKENS_LIMIT = 1_000_000
+
+MODELS_PATH = "/v1/models"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class Classified:
 
 PauseAnswer = tuple[str, Reply, bytes]
 """The path that was asked, how it went, and the body."""
+
+PauseSigns = Mapping[str, tuple[str, str]]
+"""What says paused: for each path the key that its answer has as true then, and the sentence for it."""
 
 
 # --- the OpenAI-style question ---------------------------------------------------------------------------------------
@@ -123,14 +129,14 @@ def _accepted(form: Form, body: bytes) -> Classified:
     Empty and missing text is an answer all the same: a reasoning model says nothing in its first token. An error
     object, or anything that answers no question, is a server error: the server speaks, but not to the point.
     """
-    tree = _parsed(body)
+    tree = parsed(body)
     prompt, completion = _tokens(tree, "prompt_tokens"), _tokens(tree, "completion_tokens")
     if _is_error(tree):
         return Classified(Outcome.SERVER_ERROR, detail=_detail(200, _message(tree, body)))
     if form is Form.EMBEDDING:
-        answered = bool(_at(tree, "data", 0, "embedding"))
+        answered = bool(at(tree, "data", 0, "embedding"))
     else:
-        answered = isinstance(_at(tree, "choices", 0), dict) and (completion > 0 or _ended(_at(tree, "choices", 0)))
+        answered = isinstance(at(tree, "choices", 0), dict) and (completion > 0 or _ended(at(tree, "choices", 0)))
     if not answered:
         return Classified(Outcome.SERVER_ERROR, detail="status 200, but no answer to the question")
     return Classified(Outcome.ANSWERED, prompt, completion)
@@ -138,14 +144,14 @@ def _accepted(form: Form, body: bytes) -> Classified:
 
 def _ended(choice: object) -> bool:
     """Whether a choice says by itself that the model gave something: why it ended, or text."""
-    signs = _at(choice, "finish_reason"), _at(choice, "text"), _at(choice, "message", "content")
+    signs = at(choice, "finish_reason"), at(choice, "text"), at(choice, "message", "content")
     return any(isinstance(sign, str) and sign != "" for sign in signs)
 
 
 def _refused(form: Form, status: int, body: bytes) -> Classified:
     """An answer with another status. One that names the token field is told which form to try next."""
     outcome = _STATUS.get(status, Outcome.SERVER_ERROR if status >= 500 else Outcome.CANNOT)
-    message = _message(_parsed(body), body)
+    message = _message(parsed(body), body)
     renamed = form is Form.CHAT and status in _FIELD_REFUSED and _TOKENS_FIELD.search(message) is not None
     return Classified(
         outcome, detail=_detail(status, message), next_form=Form.CHAT_COMPLETION_TOKENS if renamed else None
@@ -158,13 +164,13 @@ def _detail(status: int, message: str) -> str:
 
 def _tokens(tree: object, key: str) -> int:
     """A count of the answer's usage; 0 where it is not told or cannot be true."""
-    count = _at(tree, "usage", key)
+    count = at(tree, "usage", key)
     return count if type(count) is int and 0 < count <= TOKENS_LIMIT else 0
 
 
 def _is_error(tree: object) -> bool:
     """Whether the tree is an error object: `{"error": ...}`, or vLLM's own up to 0.10, `{"object": "error", ...}`."""
-    return bool(_at(tree, "error")) or _at(tree, "object") == "error"
+    return bool(at(tree, "error")) or at(tree, "object") == "error"
 
 
 # Where servers put the sentence of an error, and with it the name of the field that they refuse: OpenAI's object; a
@@ -189,7 +195,7 @@ def _message(tree: object, body: bytes) -> str:
 
 
 def _first_text(tree: object, places: Sequence[tuple[str | int, ...]]) -> str | None:
-    return next((text for place in places if isinstance(text := _at(tree, *place), str) and text), None)
+    return next((text for place in places if isinstance(text := at(tree, *place), str) and text), None)
 
 
 # --- JSON of a stranger ----------------------------------------------------------------------------------------------
@@ -197,7 +203,7 @@ def _first_text(tree: object, places: Sequence[tuple[str | int, ...]]) -> str | 
 
 def told_true(body: bytes, key: str) -> bool:
     """Whether the body is a JSON object in which `key` is true, and not merely something like it."""
-    return _at(_parsed(body), key) is True
+    return at(parsed(body), key) is True
 
 
 def served_models(body: bytes) -> tuple[str, ...]:
@@ -205,8 +211,7 @@ def served_models(body: bytes) -> tuple[str, ...]:
 
     A name goes into questions as it is, so one that would have to be cleaned is left out rather than changed.
     """
-    entries = _at(_parsed(body), "data")
-    names = [_at(entry, "id") for entry in entries] if isinstance(entries, list) else []
+    names = [at(entry, "id") for entry in entries(parsed(body), "data")]
     return tuple(name for name in names if isinstance(name, str) and name and clean(name) == name)
 
 
@@ -215,27 +220,7 @@ def served_model(body: bytes) -> str | None:
     return next(iter(served_models(body)), None)
 
 
-def _parsed(body: bytes) -> object:
-    """The JSON value in the body, None where there is none."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _at(tree: object, *path: str | int) -> object:
-    """What stands at the path of keys and list positions, None where the tree does not go there."""
-    for step in path:
-        if isinstance(tree, dict):
-            tree = tree.get(step)
-        elif isinstance(tree, list) and isinstance(step, int) and step < len(tree):
-            tree = tree[step]
-        else:
-            return None
-    return tree
-
-
-# --- the dialect -----------------------------------------------------------------------------------------------------
+# --- signs of a pause ------------------------------------------------------------------------------------------------
 
 
 def absent(reply: Reply) -> bool:
@@ -243,33 +228,95 @@ def absent(reply: Reply) -> bool:
     return reply.went is Went.ABSENT or reply.status in (404, 405, 501)
 
 
+def told_pause(signs: PauseSigns, answers: Sequence[PauseAnswer]) -> Pause:
+    """What the pause paths said: the first sign that stands, in the order of `signs`.
+
+    An answer that failed says nothing; the signs are absent where every path that was asked is.
+    """
+    sign = next(
+        (
+            sentence
+            for path, (key, sentence) in signs.items()
+            for asked, reply, body in answers
+            if asked == path and reply.went is Went.OK and told_true(body, key)
+        ),
+        None,
+    )
+    return Pause(sign, absent=bool(answers) and all(absent(reply) for _, reply, _ in answers))
+
+
+# --- the dialect -----------------------------------------------------------------------------------------------------
+
+
+# A number as servers write one that names a start: whole, not negative. 19 digits are 64 bits.
+_START = re.compile(r"[0-9]{1,19}")
+
+
+def read_nothing(_body: bytes) -> Page:
+    """What the pages of a server without metrics tell."""
+    return Page()
+
+
+def no_signs(_answers: Sequence[PauseAnswer]) -> Pause:
+    """What a server that shows no pause says of one."""
+    return Pause(absent=True)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dialect:
     """One kind of server. `read` takes a metrics page apart; the metrics in `wanted` are all that it looks at.
 
-    `pause_paths` are asked in this order, and `read_pause` says what their answers mean. `pin_header` names the header
-    that addresses a question to one engine. The last three are the kind's defaults of the settings of the same names.
+    `metrics_path` is None where the kind has no metrics by nature: none are fetched then. `serving` are the statuses of
+    `health_path` by which the server serves. `key_paths` are the paths that want the API key, besides the questions,
+    which all do. `pause_paths` are asked in this order, and `read_pause` says what their answers mean. `forms` are
+    the forms of the question; none: it is never asked. `pin_header` names the header that addresses a question to one
+    engine, `start_header` (in lower case) the one on a metrics page that changes with each start. `restartable` is
+    false where nothing that is shown is ever a ground for a restart. The last two are the kind's defaults of the
+    settings of the same names.
     """
 
     kind: str
-    wanted: frozenset[str]
-    read: Callable[[bytes], Page]
-    read_pause: Callable[[Sequence[PauseAnswer]], Pause]
+    wanted: frozenset[str] = frozenset()
+    read: Callable[[bytes], Page] = read_nothing
+    read_pause: Callable[[Sequence[PauseAnswer]], Pause] = no_signs
     pause_paths: tuple[str, ...] = ()
     health_path: str = "/health"
-    metrics_path: str = "/metrics"
-    models_path: str = "/v1/models"
+    serving: frozenset[int] = frozenset({200})
+    metrics_path: str | None = "/metrics"
+    models_path: str = MODELS_PATH
+    key_paths: frozenset[str] = frozenset({MODELS_PATH})
     forms: tuple[Form, ...] = tuple(Form)
     pin_header: str | None = None
+    start_header: str | None = None
     classify: Callable[[Form, Reply, bytes], Classified] = openai_classify
-    without_metrics: bool = False
+    restartable: bool = True
     host_evidence: Literal["record", "slow"] = "record"
     silent_after: float | None = 600.0
+
+    @property
+    def without_metrics(self) -> bool:
+        """Whether the kind has no metrics by nature."""
+        return self.metrics_path is None
 
     @property
     def pinnable(self) -> bool:
         """Whether a question can be addressed to one engine."""
         return self.pin_header is not None
+
+    def health(self, reply: Reply) -> Reply:
+        """How the health page went, with every answer that shows a serving server as OK."""
+        if reply.went is Went.STATUS and reply.status in self.serving:
+            return dataclasses.replace(reply, went=Went.OK)
+        return reply
+
+    def start_token(self, headers: Mapping[str, str]) -> float | None:
+        """A number for this life of the server from the headers of its metrics page, None where none tells it.
+
+        It stands where a start time would (`Reading.start_time`) and is good for one thing: to be compared with
+        another. The names in `headers` are in lower case.
+        """
+        token = headers.get(self.start_header or "", "")
+        return float(token) if _START.fullmatch(token) else None
 
     def question(
         self, form: Form, model: str | None = None, engine: str | None = None, engines: Sequence[str] = ()

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from factory_watchdog.core.model import Pause, Sample, Went
+from factory_watchdog.core.model import Pause, Sample
 from factory_watchdog.core.text import clean
 from factory_watchdog.engines import exposition
-from factory_watchdog.engines.dialect import Dialect, Page, PauseAnswer, absent, told_true
+from factory_watchdog.engines.dialect import Dialect, Page, PauseAnswer, told_pause
 
 # What tells each signal of a sample. Where there are two names the first that an engine shows counts: the second is
 # the older, shown up to 0.10.2 and gone in 0.12. `iteration_tokens_total` is a histogram of tokens a step; its count
@@ -138,18 +138,9 @@ def _start_time(told: Told) -> float | None:
 def read_pause(answers: Sequence[PauseAnswer]) -> Pause:
     """What `/is_paused` and `/is_sleeping` said; both absent without development mode.
 
-    An answer that failed says neither: the question goes down into the engine core and has no time limit of its own.
+    The question goes down into the engine core and has no time limit of its own, so it may fail; that says neither.
     """
-    sign = next(
-        (
-            sentence
-            for path, (key, sentence) in PAUSE_SIGNS.items()
-            for asked, reply, body in answers
-            if asked == path and reply.went is Went.OK and told_true(body, key)
-        ),
-        None,
-    )
-    return Pause(sign, absent=bool(answers) and all(absent(reply) for _, reply, _ in answers))
+    return told_pause(PAUSE_SIGNS, answers)
 
 
 VLLM = Dialect(

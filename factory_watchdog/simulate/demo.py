@@ -28,13 +28,12 @@ from factory_watchdog.core.model import (
     State,
     Verdict,
 )
-from factory_watchdog.engines import dialect_of
 from factory_watchdog.simulate.manager import SimManager
 from factory_watchdog.simulate.real import RealServer
 from factory_watchdog.simulate.real import clock as since_now
 from factory_watchdog.simulate.script import Behaviour, Engine, Phase, Scenario, ServerSpec, Way
 from factory_watchdog.simulate.server import Scripted, Server
-from factory_watchdog.watcher import Host, Watcher, World
+from factory_watchdog.watcher import Host, Watcher, World, watcher_of
 from factory_watchdog.world.clock import Clock
 from factory_watchdog.world.http import Http
 
@@ -281,6 +280,9 @@ class _Stage:
     def save(self, name: str, backend: Backend) -> None:
         """A play begins anew each time."""
 
+    def identified(self, name: str, kind: str, why: str) -> None:
+        """The demonstration says what it watches before it begins."""
+
     def fault(self, name: str, what: str) -> None:
         self._see(Kind.FAULT, "fault", what)
 
@@ -363,8 +365,7 @@ async def play(connect: Connect, clock: Clock, viewer: Viewer, opened: Callable[
 
 def _watcher(url: str, world: World, stage: _Stage) -> Watcher:
     config = load.from_table({**BACKEND, "url": url}, file="demo")
-    settings = schema.settings(config, schema.Daemon(interval=INTERVAL))
-    return Watcher(config, settings, dialect_of(config.kind), world, Host(), stage)
+    return watcher_of(config, schema.Daemon(interval=INTERVAL), world, Host(), stage)
 
 
 async def _conduct(stage: _Stage, began: float) -> None:

@@ -77,6 +77,9 @@ class Collector:
     def save(self, name: str, backend: Backend) -> None:
         """A simulation begins anew each time."""
 
+    def identified(self, name: str, kind: str, why: str) -> None:
+        """Seen by what is judged."""
+
     def fault(self, name: str, what: str) -> None:
         self._played.faults.append(what)
 

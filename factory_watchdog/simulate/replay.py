@@ -20,13 +20,12 @@ from typing import Any, Literal
 import httpx
 
 from factory_watchdog.config import schema
-from factory_watchdog.core.model import Flag, JobResult, UnitFacts
-from factory_watchdog.engines import dialect_of
+from factory_watchdog.core.model import Flag, JobResult, Settings, UnitFacts
 from factory_watchdog.errors import WatchdogError
 from factory_watchdog.simulate import clock
 from factory_watchdog.simulate.played import Collector, Played, watch_for
 from factory_watchdog.simulate.transport import Body
-from factory_watchdog.watcher import Host, Watcher, World
+from factory_watchdog.watcher import Host, World, watcher_of
 from factory_watchdog.world.http import Http
 from factory_watchdog.world.processes import Process
 
@@ -208,8 +207,10 @@ async def _watch(
 ) -> None:
     now = _ReplayClock(recording)
     world = World(Http(ReplayTransport(recording, questions)), RecordedUnit(recording), now, Flag, lambda: False)
-    settings = schema.settings(config, schema.Daemon(interval=interval))
-    if questions == "never":
-        settings = dataclasses.replace(settings, forms=())
-    watcher = Watcher(config, settings, dialect_of(config.kind), world, Host(), Collector(played, now))
+    daemon = schema.Daemon(interval=interval)
+
+    def asked_as_told(settings: Settings) -> Settings:
+        return dataclasses.replace(settings, forms=()) if questions == "never" else settings
+
+    watcher = watcher_of(config, daemon, world, Host(), Collector(played, now), asked_as_told)
     await watch_for(watcher, recording.length)

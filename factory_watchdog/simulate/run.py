@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from factory_watchdog.config import load, schema
-from factory_watchdog.engines import dialect_of
 from factory_watchdog.simulate import clock, expect
 from factory_watchdog.simulate.manager import SimManager
 from factory_watchdog.simulate.played import Collector, Played, watch_for
 from factory_watchdog.simulate.script import Scenario, Timeline
 from factory_watchdog.simulate.server import Server
 from factory_watchdog.simulate.transport import SimTransport
-from factory_watchdog.watcher import Host, Watcher, World
+from factory_watchdog.watcher import Host, World, watcher_of
 from factory_watchdog.world.http import Http
 
 
@@ -39,6 +38,5 @@ async def _watch(scenario: Scenario, config: schema.Backend, played: Played) -> 
         flag=lambda: server.flag(config.busy_flag_ttl),
         maintenance=server.maintenance,
     )
-    settings = schema.settings(config, schema.Daemon())
-    watcher = Watcher(config, settings, dialect_of(config.kind), world, Host(), Collector(played, now))
+    watcher = watcher_of(config, schema.Daemon(), world, Host(), Collector(played, now))
     await watch_for(watcher, sum(phase.length for phase in scenario.phases))

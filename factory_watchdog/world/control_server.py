@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from factory_watchdog.errors import ControlError, WatchdogError
+from factory_watchdog.errors import AnotherDaemonError, ControlError, WatchdogError
 
 MODE = 0o660  # owner and group may connect
 LONGEST_LINE = 64 << 10  # bytes; requests have a few words
@@ -172,7 +172,7 @@ def _remove_stale(path: Path) -> None:
             return
         except TimeoutError:  # its queue is full: somebody has it open
             pass
-    raise ControlError(f"another daemon answers at {path}; only one can watch with this runtime_dir")
+    raise AnotherDaemonError(f"another daemon answers at {path}; only one can watch with this runtime_dir")
 
 
 def _bound(path: Path) -> socket.socket:

@@ -1,26 +1,37 @@
 """HTTP to a backend: small requests, each under one deadline, with a cap on what is taken. The only user of httpx.
 
-httpx is kept on a short lead: no proxies or credentials from the environment, no redirects, no compression asked for
-and none accepted, and the whole request under one `asyncio.timeout`, since httpx's own deadlines are for each chunk and
-a body that drips would never reach them.
+Only httpx's transport is used, not its client: so there are no redirects, no cookies, no proxies and no credentials
+from the environment. No compression is asked for and none accepted. The whole request is under one `asyncio.timeout`,
+since httpx's own deadlines are for each chunk, and a body that drips would never reach them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import httpx
 
 from factory_watchdog.core.model import Reply, Went
 from factory_watchdog.core.text import clean
+from factory_watchdog.engines import HEADERS
 
 USER_AGENT = "factory-watchdog"
 """Names our requests in the backend's own logs, so that nobody takes them for a user's."""
+
+_HEADERS = {"User-Agent": USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
+
+_CONNECTING = 0.9
+"""Part of the deadline that each step of connecting may take: httpx closes a TLS handshake that it ends by its own
+time limit, and leaves one open that is cancelled from outside."""
+
+_LIMITS = httpx.Limits(max_connections=8, max_keepalive_connections=4)
+"""A poll has two requests at once, four with the pause signs, and a question may be out beside them."""
 
 ABSENT_STATUS = frozenset({404, 405, 501})
 """What servers say of a path that they do not have; llama.cpp says 501 for metrics that are switched off."""
@@ -31,29 +42,28 @@ SMALL = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """How a request went, and the body: whole for status 200, what came of it otherwise, empty without an answer."""
+    """How a request went, and the body: whole for status 200, what came of it otherwise, empty without an answer.
+
+    `headers` are those of the answer that tell an engine something, by their names in lower case, cleaned.
+    """
 
     reply: Reply
     body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Http:
-    """A client of one backend over a kept-alive connection. `transport` stands in for the network in a simulation.
+    """A client of one backend over kept-alive connections. `transport` stands in for the network in a simulation.
 
     `tls_ca` names a file of certificates to trust instead of the system's; OSError (ssl.SSLError is one) if unusable.
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None, tls_ca: str | None = None) -> None:
-        verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=tls_ca) if tls_ca else True
-        self._client = httpx.AsyncClient(
-            transport=transport,
-            verify=verify,
-            trust_env=False,
-            follow_redirects=False,
-            timeout=None,  # noqa: S113  every request has one deadline for all of it
-            headers={"User-Agent": USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"},
-            limits=httpx.Limits(max_connections=8, max_keepalive_connections=4),
-        )
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._trusts = tls_ca is not None
+        if tls_ca is not None:
+            self._tls.load_verify_locations(tls_ca)
+        self._transport = transport or httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False, limits=_LIMITS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,7 +72,7 @@ class Http:
         await self.close()
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._transport.aclose()
 
     async def get(
         self, url: str, deadline: float, cap: int = SMALL, headers: Mapping[str, str] | None = None
@@ -90,33 +100,43 @@ class Http:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with (
-                asyncio.timeout(deadline),
-                self._client.stream(method, url, headers=dict(headers or {}), content=body) as response,
-            ):
-                fetched = await _take(response, cap)
-        except TimeoutError:
-            fetched = Fetched(Reply(Went.TIMEOUT, detail=f"no whole answer within {deadline:g} s"))
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ssl.SSLError, OSError, ValueError) as error:
+            limits = {"timeout": {"connect": _CONNECTING * deadline}}
+            sent = {**_HEADERS, **(headers or {})}
+            request = httpx.Request(method, url, headers=sent, content=body, extensions=limits)
+            self._trust_for(request.url)
+            async with asyncio.timeout(deadline):
+                response = await self._transport.handle_async_request(request)
+                async with contextlib.aclosing(response):
+                    fetched = await _take(response, cap)
+        except (TimeoutError, httpx.TimeoutException):
+            fetched = Fetched(Reply(Went.TIMEOUT, detail=f"no whole answer within {deadline:.3g} s"))
+        except Exception as error:  # the library's, the system's, or a fault of theirs: a failed request either way
             fetched = Fetched(Reply(_went(error), detail=clean(str(error) or type(error).__name__)))
         return replace(fetched, reply=replace(fetched.reply, seconds=loop.time() - began))
 
+    def _trust_for(self, url: httpx.URL) -> None:
+        """Trust the system's certificates from the first https address on: reading them takes 20 ms of CPU."""
+        if url.scheme == "https" and not self._trusts:
+            self._trusts = True
+            self._tls.load_default_certs()
+
 
 async def _take(response: httpx.Response, cap: int) -> Fetched:
-    """The body of an answer, raw and capped."""
+    """The body of an answer, raw and capped. That of any other status than 200 only explains it, and may be cut."""
     status = response.status_code
-    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    ok = status == 200
+    went = Went.OK if ok else Went.ABSENT if status in ABSENT_STATUS else Went.STATUS
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        return Fetched(
-            Reply(Went.UNREADABLE, status, detail=clean(f"compressed ({encoding}), which was not asked for"))
-        )
+        detail = clean(f"compressed ({encoding}), which was not asked for")
+        return Fetched(Reply(Went.UNREADABLE if ok else went, status, detail=detail))
     body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > cap:
-            return Fetched(Reply(Went.UNREADABLE, status, detail=f"more than {cap} bytes"))
-    went = Went.OK if status == 200 else Went.ABSENT if status in ABSENT_STATUS else Went.STATUS
-    return Fetched(Reply(went, status), bytes(body))
+            return Fetched(Reply(Went.UNREADABLE if ok else went, status, detail=f"more than {cap} bytes"))
+    told = {name: clean(value) for name, value in response.headers.items() if name.lower() in HEADERS}
+    return Fetched(Reply(went, status), bytes(body), told)
 
 
 def _went(error: Exception) -> Went:
@@ -126,8 +146,6 @@ def _went(error: Exception) -> Went:
         return Went.REFUSED
     if codes & {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}:
         return Went.RESET
-    if isinstance(error, httpx.TimeoutException):
-        return Went.TIMEOUT
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
         return Went.RESET
     if isinstance(error, httpx.RemoteProtocolError):

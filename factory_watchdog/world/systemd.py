@@ -273,7 +273,8 @@ def _kept_from(error: BusError | Refused) -> Ended:
     if isinstance(error, BusError):
         return JobResult.NO_BUS, str(error)
     if error.name in _DENIED:
-        return JobResult.DENIED, f"systemd does not allow it: {error}"
+        why = str(error).rstrip(".")
+        return JobResult.DENIED, f"systemd does not allow it: {why}; the rule is printed by llm-health config polkit"
     if error.name == _CONFLICT:
         return JobResult.FAILED, f"another job is queued that ours must not overrule: {error}"
     return JobResult.FAILED, f"systemd refused: {error}"

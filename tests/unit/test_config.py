@@ -12,6 +12,10 @@ from factory_watchdog.config import load, schema
 from factory_watchdog.config.kinds import Budget
 from factory_watchdog.config.schema import SETTINGS, Backend, Config, Daemon
 from factory_watchdog.core.model import Alert, Form, Settings
+from factory_watchdog.engines.dialect import Dialect
+from factory_watchdog.engines.llamacpp import LLAMACPP
+from factory_watchdog.engines.proxy import PROXY
+from factory_watchdog.engines.vllm import VLLM
 from factory_watchdog.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +76,7 @@ def test_the_example_is_right() -> None:
 
 def test_defaults_are_those_of_the_rules() -> None:
     backend = Backend("spark1", "http://127.0.0.1:8000", unit="vllm.service")
-    assert schema.settings(backend, Daemon()) == Settings()
+    assert schema.settings(backend, Daemon(), VLLM) == Settings()
 
 
 def test_a_backend_overrides_the_defaults(tmp_path: Path) -> None:
@@ -128,7 +132,7 @@ def test_addresses_have_no_slash_at_their_end(written: str, url: str) -> None:
     ],
 )
 def test_question_chooses_the_forms(question: str, forms: tuple[Form, ...]) -> None:
-    assert schema.settings(load.from_table({"question": question}), Daemon()).forms == forms
+    assert schema.settings(load.from_table({"question": question}), Daemon(), VLLM).forms == forms
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,28 @@ def test_question_chooses_the_forms(question: str, forms: tuple[Form, ...]) -> N
     ],
 )
 def test_a_unit_or_an_action_unit_makes_a_restart_possible(table: dict[str, str], has_unit: bool) -> None:
-    assert schema.settings(load.from_table(table), Daemon()).has_unit is has_unit
+    assert schema.settings(load.from_table(table), Daemon(), VLLM).has_unit is has_unit
+
+
+@pytest.mark.parametrize(
+    ("table", "dialect", "silent_after", "slow"),
+    [
+        ({}, VLLM, 600.0, False),
+        ({}, LLAMACPP, None, True),
+        ({"silent_after": "5m", "host_evidence": "record"}, LLAMACPP, 300.0, False),
+        ({"silent_after": "never", "host_evidence": "slow"}, VLLM, None, True),
+    ],
+)
+def test_what_is_left_to_the_kind(
+    table: dict[str, str], dialect: Dialect, silent_after: float | None, slow: bool
+) -> None:
+    settings = schema.settings(load.from_table(table), Daemon(), dialect)
+    assert (settings.silent_after, settings.slow_evidence) == (silent_after, slow)
+
+
+def test_a_proxy_is_never_asked_and_never_restarted() -> None:
+    settings = schema.settings(load.from_table({"unit": "proxy.service"}), Daemon(), PROXY)
+    assert (settings.forms, settings.has_unit) == ((), False)
 
 
 def test_the_busy_flag_is_below_the_runtime_dir_unless_told() -> None:
