@@ -12,7 +12,7 @@ UNIT_DIR ?= /etc/systemd/system
 CONFIG_DIR ?= /etc/factory-watchdog
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-lab lab lint format install uninstall clean
+.PHONY: help setup run test test-lab lab bench lint format install uninstall clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -38,6 +38,9 @@ lab: setup ## Install a real vLLM that runs on the CPU into the lab's cache fold
 
 test-lab: lab ## Run the tests against that vLLM, in a real systemd (root)
 	FW_LAB=1 REQUIRE_ALL=1 $(BIN)/python -m pytest tests/lab
+
+bench: setup ## Measure every budget of the design; nothing else should run meanwhile
+	$(BIN)/python benchmarks/bench.py
 
 lint: setup ## Style, types, and the import contract
 	$(BIN)/ruff check .
