@@ -53,6 +53,8 @@ format: setup ## Rewrite the code in the one style
 	$(BIN)/ruff format .
 
 install: ## On a host, as root: the program, its unit, user and folders (then: see the README)
+	$(PYTHON) -c 'import sys; b = sys.base_prefix + "/"; sys.exit(b.startswith(("/root/", "/home/", "/run/user/")) \
+		and b + " is hidden from the service (ProtectHome=yes): set PYTHON to another Python")'
 	$(PYTHON) -m venv $(DESTDIR)$(HOME_DIR)
 	$(DESTDIR)$(HOME_DIR)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade .
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNIT_DIR) $(DESTDIR)$(CONFIG_DIR)

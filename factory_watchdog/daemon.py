@@ -14,13 +14,13 @@ from typing import Any
 from factory_watchdog.config import load, schema
 from factory_watchdog.core.forecast import forecast
 from factory_watchdog.core.model import Flag, ResetAsked, State
-from factory_watchdog.engines import dialect_of
-from factory_watchdog.errors import ConfigError, ControlError, StoreError
+from factory_watchdog.core.recovery import resume
+from factory_watchdog.errors import AnotherDaemonError, ConfigError, ControlError, StoreError
 from factory_watchdog.notify.command import Notifier as Commands
 from factory_watchdog.recorder import Log, Recorder
 from factory_watchdog.saved import SavedStateError, taken_up
 from factory_watchdog.status import status_of
-from factory_watchdog.watcher import Host, Watcher, World
+from factory_watchdog.watcher import Host, Watcher, World, watcher_of
 from factory_watchdog.world import busy_flag
 from factory_watchdog.world.bus import Which
 from factory_watchdog.world.clock import HostClock
@@ -58,6 +58,7 @@ class Daemon:
         self._managers: dict[str, Manager] = {}
         self._watched: dict[str, _Watched] = {}
         self._stop = asyncio.Event()
+        self._hangup = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._recorder = Recorder(
             log=log,
@@ -70,14 +71,18 @@ class Daemon:
         )
 
     async def run(self) -> int:
-        """Watch until SIGTERM or SIGINT."""
+        """Watch until SIGTERM or SIGINT; 1 at once where another daemon has the same runtime_dir."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._background(self._reload()))
+        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
         control = ControlServer(Path(self._config.daemon.runtime_dir) / SOCKET, self._control, self._report)
         try:
             await control.start()
+        except AnotherDaemonError as error:
+            self._report(str(error))
+            self._close_store()
+            return 1
         except ControlError as error:
             self._report(f"control socket: {error}")
         self._notifying = loop.create_task(self._recorder.notifier.run())
@@ -87,17 +92,16 @@ class Daemon:
         for warning in self._config.warnings:
             self._log.warning("configuration", what=warning)
         self._systemd.ready(self._status())
-        beats = loop.create_task(self._beat())
+        beats, reloads = loop.create_task(self._beat()), loop.create_task(self._reload_when_asked())
         await self._stop.wait()
         self._systemd.stopping()
-        beats.cancel()
-        self._notifying.cancel()
+        for task in (beats, reloads, self._notifying):
+            task.cancel()
         await self._end(tuple(self._watched))
         await control.close()
-        await asyncio.gather(beats, self._notifying, return_exceptions=True)
+        await asyncio.gather(beats, reloads, self._notifying, return_exceptions=True)
         await asyncio.gather(*(m.close() for m in self._managers.values()), return_exceptions=True)
-        if self._recorder.store is not None:
-            self._recorder.store.close()
+        self._close_store()
         self._log.info("stopped")
         return 0
 
@@ -107,8 +111,6 @@ class Daemon:
         """Begin the watch over a backend, with what is known of it. Starts are spread over one interval."""
         if backend.name not in self._host.states:
             self._take_up(backend.name)
-        dialect = dialect_of(backend.kind)
-        settings = schema.settings(backend, self._config.daemon)
         try:
             http = Http(tls_ca=backend.tls_ca)
         except OSError as error:
@@ -121,8 +123,8 @@ class Daemon:
             flag=self._flag_of(backend),
             maintenance=lambda: False,
         )
-        watcher = Watcher(backend, settings, dialect, world, self._host, self._recorder)
-        delay = random.uniform(0.0, min(1.0, settings.interval))  # noqa: S311  spreads starts, guards nothing
+        watcher = watcher_of(backend, self._config.daemon, world, self._host, self._recorder)
+        delay = random.uniform(0.0, min(1.0, self._config.daemon.interval))  # noqa: S311  spreads starts, guards nothing
         task = asyncio.get_running_loop().create_task(watcher.run(delay))
         self._watched[backend.name] = _Watched(watcher, task)
 
@@ -180,6 +182,16 @@ class Daemon:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._report(f"{type(error).__name__}: {error}")
 
+    async def _reload_when_asked(self) -> None:
+        """One reload at a time: signals that come meanwhile are one more, however many."""
+        while True:
+            await self._hangup.wait()
+            self._hangup.clear()
+            try:
+                await self._reload()
+            except Exception as error:
+                self._report(f"reload: {type(error).__name__}: {error}")
+
     async def _reload(self) -> None:
         """Take up the configuration file as it is now; one that is wrong changes nothing."""
         self._systemd.reloading()
@@ -204,9 +216,11 @@ class Daemon:
         ending = [name for name, backend in before.items() if not same or after.get(name) != backend]
         await self._end(ending)
         for name in ending:
-            self._host.states.pop(name, None)
+            known = self._host.states.pop(name, None)
             if name not in after:
                 self._recorder.forget(name)
+            elif known is not None:
+                self._host.states[name] = resume(known)  # not from the file: it may be one that cannot be written
         self._config = replace(config, daemon=fixed)
         self._notify_by(config.notify)
         for name, backend in after.items():
@@ -266,6 +280,10 @@ class Daemon:
         if store.warning is not None:
             self._log.error("fault", what=store.warning)
         return store
+
+    def _close_store(self) -> None:
+        if self._recorder.store is not None:
+            self._recorder.store.close()
 
     # --- control -----------------------------------------------------------------------------------------------------
 

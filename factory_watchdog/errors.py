@@ -52,3 +52,7 @@ class ControlError(WatchdogError):
 
 class NoDaemonError(ControlError):
     """Nobody answers on the control socket."""
+
+
+class AnotherDaemonError(ControlError):
+    """Another daemon has the control socket: two would ask and restart twice."""

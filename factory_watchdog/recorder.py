@@ -23,7 +23,7 @@ from factory_watchdog.core.model import (
     Turned,
     Verdict,
 )
-from factory_watchdog.errors import WatchdogError
+from factory_watchdog.errors import StoreError, WatchdogError
 from factory_watchdog.notify.command import Notifier
 from factory_watchdog.saved import encode
 from factory_watchdog.status import is_ready
@@ -97,7 +97,7 @@ class Recorder:
     def settled(self, name: str, settled: RestartSettled) -> None:
         log = self.log.info if settled.served else self.log.error
         log("restart settled", backend=name, attempt=settled.attempt, served=settled.served, why=settled.why)
-        self._record(lambda store: store.settle_restart(name, settled, self.clock.wall()))
+        self._record(lambda store: self._settle(store, name, settled))
 
     def save(self, name: str, backend: Backend) -> None:
         def write(store: Store) -> None:
@@ -126,6 +126,11 @@ class Recorder:
         store = self.store
         if store is not None:
             self._attempt("history", lambda: write(store))
+
+    def _settle(self, store: Store, name: str, settled: RestartSettled) -> None:
+        """Record how a restart ended; where its beginning is not recorded (the disk was full), that is told."""
+        if not store.settle_restart(name, settled, self.clock.wall()):
+            raise StoreError(f"restart {settled.attempt} of {name} is not recorded: its beginning could not be written")
 
     def _write_files(self, name: str, backend: Backend) -> None:
         verdict = backend.verdict

@@ -33,6 +33,13 @@ class Saved:
     backend: Backend
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What every release can read of a saved state."""
+
+    format: int
+
+
 def encode(backend: Backend, boot_id: str, boottime: float, wall: float) -> bytes:
     """The state as JSON."""
     return msgspec.json.encode(Saved(FORMAT, boot_id, boottime, wall, backend))
@@ -41,12 +48,12 @@ def encode(backend: Backend, boot_id: str, boottime: float, wall: float) -> byte
 def decode(text: bytes) -> Saved:
     """The state as it was written. Raises SavedStateError."""
     try:
-        saved = msgspec.json.decode(text, type=Saved)
+        kind = msgspec.json.decode(text, type=_Kind).format
+        if kind != FORMAT:
+            raise SavedStateError(f"a saved state has format {kind}, this release reads {FORMAT}")
+        return msgspec.json.decode(text, type=Saved)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SavedStateError(f"a saved state cannot be read ({error})") from None
-    if saved.format != FORMAT:
-        raise SavedStateError(f"a saved state has format {saved.format}, this release reads {FORMAT}")
-    return saved
 
 
 def taken_up(text: bytes, boot_id: str, boottime: float, wall: float) -> Backend:

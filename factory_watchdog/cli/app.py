@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from factory_watchdog.errors import ConfigError, WatchdogError
-
 CONFIG = Path("/etc/factory-watchdog/config.toml")
-
-FAULT = 3
-"""Exit code of `check` for every fault of its own, so that no supervisor takes our fault for a dead server."""
-
-BAD_CONFIG = 78
-"""Exit code of `run` for a bad file: EX_CONFIG of sysexits.h, for which the unit says not to restart."""
-
-USAGE = 2
-"""Exit code of all commands but `check` for wrong usage, as is usual."""
 
 app = typer.Typer(
     name="llm-health",
@@ -41,36 +28,33 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON.")]
 
 def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Faults are told in one line each, a fault of the program with its traceback."""
-    checking = next((a for a in arguments if not a.startswith("-")), None) == "check"
+    fault: BaseException
     try:
         code = app(list(arguments), standalone_mode=False)
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return FAULT if checking else BAD_CONFIG if "run" in arguments[:1] else 1
-    except WatchdogError as error:
-        sys.stderr.write(f"llm-health: {error}\n")
-        return FAULT if checking else 1
-    except (KeyboardInterrupt, typer.Abort):
-        return FAULT if checking else 130
-    except Exception as error:  # the last line of defence
-        return _told(error, checking)
-    return code if isinstance(code, int) else 0
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:  # the last line of defence
+        fault = error
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        fault = ended.__context__  # typer ends the program where the reader of our output has gone
+    else:
+        return code if isinstance(code, int) else 0
+    from factory_watchdog.cli import faults
+
+    return faults.tell(fault, arguments, _commands())
 
 
-def _told(error: Exception, checking: bool) -> int:
-    """Wrong usage is an exception that can show itself; anything else is our own fault."""
-    show: Any = getattr(error, "show", None)
-    if show is not None:
-        show()
-        return FAULT if checking else USAGE
-    if checking:
-        sys.stdout.write(f"LLM-HEALTH UNKNOWN - internal error: {type(error).__name__}: {error}\n")
-    traceback.print_exception(error, file=sys.stderr)
-    return FAULT if checking else 1
+def _commands() -> set[str]:
+    """The names of all commands and groups."""
+    named = (command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands)
+    return {*named, *(group.name or "" for group in app.registered_groups)}
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         sys.stdout.write(f"llm-health {version('factory-watchdog')}\n")
         raise typer.Exit
 

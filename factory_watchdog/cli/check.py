@@ -6,25 +6,38 @@ remembers between calls in a state file; then it never restarts anything.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from factory_watchdog.cli.daemon import socket_of
+from factory_watchdog.cli.faults import PROBE_FAULTS, UNKNOWN
 from factory_watchdog.core.model import MEANING, State
 from factory_watchdog.errors import ControlError, NoDaemonError, WatchdogError
+from factory_watchdog.world.clock import boottime
 from factory_watchdog.world.control import call
+from factory_watchdog.world.processes import start_ticks
 
 Told = dict[str, Any]
 """One backend as the daemon's `status` tells it; `state` is None where nothing is known."""
 
-PURPOSES = ("liveness", "readiness", "startup")
+PURPOSES = tuple(PROBE_FAULTS)
 
-PROBE_TIME = 0.8
-"""Seconds in which `--for` ends: an exec probe's default limit is 1 s (Kubernetes, timeoutSeconds)."""
+PROBE_TIME = 0.75
+"""Seconds from the start of the process in which `--for` ends: an exec probe's default limit is 1 s (Kubernetes,
+timeoutSeconds), and 0.8 s are promised."""
+
+PROBE_LEAST = 0.3
+"""Seconds of it that are left at least, however long the interpreter took to start on a host at full load."""
+
+PROBE_ASK = 0.15
+"""Seconds of it for the daemon's reply, so that a look is still possible where it does not come."""
 
 ASK_TIME = 2.0
 """Seconds for the daemon's reply: it answers from memory, within milliseconds."""
@@ -35,27 +48,48 @@ LOOK_AGAIN = 1.0
 WORST_FIRST = (2, 1, 3, 0)
 """Exit codes in the order in which several backends give one."""
 
-UNKNOWN = 3
 WORDS = {0: "OK", 1: "WARNING", 2: "CRITICAL", UNKNOWN: "UNKNOWN"}
 """The states of a Nagios plugin, by exit code (Monitoring Plugins Development Guidelines)."""
 
 
+class CheckError(WatchdogError):
+    """The command line asks for what there is not."""
+
+
 def check(targets: Sequence[str], config: Path, *, wait: bool, purpose: str, as_json: bool, file: Path | None) -> int:
-    """Print how the targets are; the exit code. A fault of our own is 3, and 0 for liveness: never a dead server."""
+    """Print how the targets are; the exit code. Raises WatchdogError for every fault of our own."""
     if purpose and purpose not in PURPOSES:
-        sys.stderr.write(f"--for {purpose}: must be {', '.join(PURPOSES[:-1])} or {PURPOSES[-1]}\n")
-        return UNKNOWN
-    try:
-        told = _told(targets, config, wait=wait, probe=bool(purpose), file=file)
-    except WatchdogError as error:
-        if not purpose:
-            raise
-        sys.stderr.write(f"llm-health: {error}\n")
-        return 0 if purpose == "liveness" else 1
-    _print(told, as_json=as_json)
+        raise CheckError(f"--for {purpose}: must be {', '.join(PURPOSES[:-1])} or {PURPOSES[-1]}")
+    with _ending(purpose) if purpose else contextlib.nullcontext() as ends:
+        told = _told(targets, config, wait=wait, ends=ends, file=file)
+        _print(told, as_json=as_json)
     if purpose:
         return 0 if all(_passes(t, purpose) for t in told) else 1
     return worst(_exit(t) for t in told)
+
+
+@contextlib.contextmanager
+def _ending(purpose: str) -> Iterator[float]:
+    """End the process in time, whatever it waits for: a name server, the bus, a slow disk. Gives the monotonic time."""
+
+    def end(_number: int, _frame: object) -> None:
+        os.write(2, f"llm-health: not known in time for {purpose}\n".encode())
+        os._exit(PROBE_FAULTS[purpose])
+
+    left = max(PROBE_TIME - _age(), PROBE_LEAST)
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, left)
+    try:
+        yield time.monotonic() + left
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    began = start_ticks(os.getpid())
+    return boottime() - began / os.sysconf("SC_CLK_TCK") if began is not None else 0.0
 
 
 def worst(codes: Iterable[int]) -> int:
@@ -78,11 +112,11 @@ def _passes(told: Told, purpose: str) -> bool:
 # --- asking the daemon, or looking -----------------------------------------------------------------------------------
 
 
-def _told(targets: Sequence[str], config: Path, *, wait: bool, probe: bool, file: Path | None) -> list[Told]:
+def _told(targets: Sequence[str], config: Path, *, wait: bool, ends: float | None, file: Path | None) -> list[Told]:
     """The targets as the daemon tells them; what it does not watch, and all where there is none, by our own look."""
     names = [t for t in targets if "://" not in t]
     urls = [t for t in targets if "://" in t]
-    known = _from_daemon(names, config, wait=wait, probe=probe) if names or not targets else []
+    known = _from_daemon(names, config, wait=wait, probe=ends is not None) if names or not targets else []
     if known is not None and not urls:
         return known
     from factory_watchdog.cli import look
@@ -92,7 +126,7 @@ def _told(targets: Sequence[str], config: Path, *, wait: bool, probe: bool, file
         urls,
         config,
         wait=wait,
-        probe=PROBE_TIME if probe else None,
+        ends=ends,
         everything=known is None and not targets,
         file=file,
     )
@@ -104,7 +138,7 @@ def _from_daemon(names: Sequence[str], config: Path, *, wait: bool, probe: bool)
     path = socket_of(config)
     while True:
         try:
-            reply = call(path, {"command": "status"}, PROBE_TIME / 2 if probe else ASK_TIME)
+            reply = call(path, {"command": "status"}, PROBE_ASK if probe else ASK_TIME)
         except NoDaemonError:
             return None
         if not reply["ok"]:

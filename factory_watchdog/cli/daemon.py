@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from factory_watchdog.cli.app import CONFIG
-from factory_watchdog.errors import ControlError
+from factory_watchdog.errors import ControlError, NoDaemonError
 from factory_watchdog.world.control import SOCKET, call
 
 RUNTIME_DIR = Path("/run/factory-watchdog")
@@ -26,7 +26,10 @@ def socket_of(config: Path) -> Path:
 
 def ask(config: Path, request: dict[str, Any], timeout: float = TIMEOUT) -> dict[str, Any]:
     """The daemon's reply. Raises NoDaemonError where none answers, ControlError for its error sentence."""
-    reply = call(socket_of(config), request, timeout)
+    try:
+        reply = call(socket_of(config), request, timeout)
+    except NoDaemonError as error:
+        raise NoDaemonError(f"{error}; does factory-watchdog.service run?") from None
     if not reply["ok"]:
         raise ControlError(str(reply.get("error", "the daemon refused")))
     return reply

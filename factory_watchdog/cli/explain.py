@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ from factory_watchdog.core.wording import span
 from factory_watchdog.errors import StoreError
 from factory_watchdog.world.store import RestartRecord
 
+_NUMBER = re.compile(r"#?([0-9]{1,18})")
+"""A restart as `history` shows it."""
+
 _ENOUGH = 1_000_000
 """Restarts looked through for one by its number; the file keeps a thousand."""
 
 
 def explain(what: str, config: Path, *, as_json: bool) -> None:
     """Print the story. Raises WatchdogError where there is none."""
-    if what.lstrip("#").isdecimal():
-        _restart(_found(int(what.lstrip("#")), config), as_json=as_json)
+    if number := _NUMBER.fullmatch(what):
+        _restart(_found(int(number[1]), config), as_json=as_json)
         return
     told = daemon.ask(config, {"command": "explain", "name": what})["backends"][0]
     if as_json:
@@ -80,7 +84,8 @@ def _question(proof: dict[str, Any]) -> str:
     question, answer = proof.get("question"), proof.get("answer")
     if question is None:
         return "no confirming question could be sent; a fresh reading confirmed it"
-    asked = f"confirming question ({question['form']}, engine {question['engine']})"
+    engine = f", engine {question['engine']}" if question["engine"] is not None else ""
+    asked = f"confirming question ({question['form']}{engine})"
     if answer is None:
         return f"{asked}: no answer is recorded"
     took = span(answer["ended"] - question["sent"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from factory_watchdog.config.load import load
 from factory_watchdog.config.schema import STORE_NAME
+from factory_watchdog.errors import StoreError
 from factory_watchdog.world.store import Entry, Store
 
 
@@ -18,16 +19,25 @@ def open_store(config: Path) -> Store:
 
 
 def history(name: str | None, limit: int, config: Path, *, as_json: bool) -> None:
-    """Print the newest entries, the newest last. Raises ConfigError and StoreError."""
+    """Print the newest entries, the newest last. Raises ConfigError and StoreError, also for an unknown name."""
     store = open_store(config)
     try:
         entries = list(reversed(store.history(name, limit)))
     finally:
         store.close()
+    if not entries and name is not None:
+        _must_be_known(name, config)
     for entry in entries:
         sys.stdout.write((_as_json(entry) if as_json else _as_text(entry)) + "\n")
     if not entries and not as_json:
         sys.stdout.write("nothing has happened yet\n")
+
+
+def _must_be_known(name: str, config: Path) -> None:
+    """A backend that is not configured any more may still have a history; one without either is a slip."""
+    known = [backend.name for backend in load(config).backends]
+    if name not in known:
+        raise StoreError(f"nothing is known of {name}; {config} has {', '.join(known)}")
 
 
 def _as_json(entry: Entry) -> str:

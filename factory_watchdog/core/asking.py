@@ -23,7 +23,7 @@ def ask(
     names = [e.sample.engine for e in memory.engines]
     if engine is None and names:
         engine = _next_engine(memory)
-    form = asking.form or settings.forms[0]
+    form = asking.form if asking.form in settings.forms else settings.forms[0]
     question = Question(asking.next_id, form, engine, settings.pinnable and len(names) > 1, purpose, now)
     engines = tuple(
         replace(e, ours=e.ours + 1, users=e.users if e.ours else e.requests or 0.0) if e.sample.engine == engine else e
@@ -52,7 +52,8 @@ def receive(memory: Memory, answer: Answer) -> Memory:
         return replace(memory, asking=replace(asking, question=None, answer=None, last_ended=answer.ended))
     engines = memory.engines
     if answer.outcome is Outcome.ANSWERED:
-        own = Own(1.0, answer.prompt_tokens, max(answer.completion_tokens, 0), 1.0, OWN_READINGS)
+        tokens = float(max(answer.completion_tokens, 0))
+        own = Own(max(tokens, 1.0), float(max(answer.prompt_tokens, 0)), tokens, 1.0, OWN_READINGS)
         engines = tuple(replace(e, own=own) if e.sample.engine == asking.question.engine else e for e in memory.engines)
     return replace(memory, engines=engines, asking=replace(asking, answer=answer, last_ended=answer.ended))
 
@@ -61,7 +62,7 @@ def settle(memory: Memory, reading: Reading, settings: Settings) -> Memory:
     """What a waiting answer comes to by this reading; `asking.settled` is None where there is nothing to settle."""
     asking = memory.asking
     question, answer = asking.question, asking.answer
-    if question is None or answer is None or not _settles(memory, reading, answer, settings):
+    if question is None or answer is None or not _settles(memory, reading, question, answer, settings):
         return memory if asking.settled is None else replace(memory, asking=replace(asking, settled=None))
     outcome = _worth(memory, reading, question, answer)
     memory = _book(memory, question, outcome)
@@ -72,12 +73,19 @@ def settle(memory: Memory, reading: Reading, settings: Settings) -> Memory:
     return replace(memory, asking=asking)
 
 
-def _settles(memory: Memory, reading: Reading, answer: Answer, settings: Settings) -> bool:
-    """Whether this reading is fresh and tells enough: an unreadable one only delays, unless that is all there is."""
+def _settles(memory: Memory, reading: Reading, question: Question, answer: Answer, settings: Settings) -> bool:
+    """Whether this reading is fresh and tells enough: an unreadable one only delays, unless that is all there is.
+
+    An answer that no counter of the engine shows yet waits for another reading: it may be booked a moment later.
+    """
     if reading.began < answer.ended:
         return False
-    unreadable_by_nature = settings.ask_without_metrics or memory.refused > 0 or memory.silent_since is not None
-    return reading.readable or unreadable_by_nature
+    if not reading.readable:
+        silent = memory.refused > 0 or memory.silent_since is not None
+        return settings.ask_without_metrics or not memory.life.up or silent
+    if answer.outcome is not Outcome.ANSWERED or _booked(memory, question):
+        return True
+    return reading.began - answer.ended >= settings.interval / 2
 
 
 def _worth(memory: Memory, reading: Reading, question: Question, answer: Answer) -> Settled:
@@ -117,7 +125,11 @@ def _book(memory: Memory, question: Question, outcome: Settled) -> Memory:
     """Count a failure, or end the count, for the engine that was asked."""
     if outcome is Settled.FAILED:
         engines = tuple(
-            replace(e, failures=e.failures + 1, failing_since=e.failing_since or question.sent)
+            replace(
+                e,
+                failures=e.failures + 1,
+                failing_since=e.failing_since if e.failing_since is not None else question.sent,
+            )
             if e.sample.engine == question.engine
             else e
             for e in memory.engines

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from factory_watchdog.core.memory import Engine, Finding, Memory, Settled
 from factory_watchdog.core.model import Alert, Reading, Settings, State, Went
-from factory_watchdog.core.observe import pause_sign
+from factory_watchdog.core.observe import SAYS_DEAD, activating, pause_sign
+from factory_watchdog.core.observe import says_dead as _says_dead
 from factory_watchdog.core.wording import count, span
 
 CONSECUTIVE = 2
@@ -84,20 +85,24 @@ def unit_failed(_memory: Memory, reading: Reading, _settings: Settings) -> Findi
 
 
 def starting(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
-    activating = reading.unit is not None and reading.unit.active == "activating"
-    if memory.life.up and not activating:
+    if memory.life.up and not activating(reading):
         return None
-    waited = reading.ended - memory.life.since
+    down_since = memory.down_since if memory.down_since is not None else reading.began
+    since = max(memory.life.since, down_since)
+    waited, down = reading.ended - since, reading.ended - down_since
     limit = settings.startup_timeout
-    due = memory.life.since + limit
-    if waited >= limit and not activating:
-        why = f"never served within {span(limit)} of this life; {_answers(reading)}"
-        ask = not memory.refused
-        return Finding(State.DEAD, "never-served", why, since=memory.life.since, candidate=True, ask=ask)
-    why = f"starting for {span(waited)}; {'the unit is activating' if activating else _answers(reading)}"
-    down = reading.ended - (memory.down_since if memory.down_since is not None else reading.ended)
+    how = "the unit is activating" if activating(reading) else _answers(reading)
+    if waited >= limit and not _alive(memory, reading):
+        why = f"never served within {span(limit)} of this life; {how}"
+        return Finding(State.DEAD, "never-served", why, since=since, candidate=True, ask=not memory.refused)
+    why = f"starting for {span(waited)}; {how}"
     overdue = ((Alert.OVERDUE, f"not serving for {span(down)}"),) if down >= limit / 2 else ()
-    return Finding(State.STARTING, "starting", why, since=memory.life.since, due=due, alerts=overdue)
+    return Finding(State.STARTING, "starting", why, since=since, due=since + limit, alerts=overdue)
+
+
+def _alive(memory: Memory, reading: Reading) -> bool:
+    """Whether a life that counts as starting shows that it runs: it served, moves, or says that it is paused."""
+    return memory.life.up or any(e.moved for e in memory.engines) or pause_sign(reading) is not None
 
 
 def _answers(reading: Reading) -> str:
@@ -127,24 +132,26 @@ def refused(memory: Memory, reading: Reading, settings: Settings) -> Finding | N
     return Finding(state, "refused", why, since=since, candidate=proven, ask=False, due=since + settings.dead_after)
 
 
-def says_dead(memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
-    if not memory.says_dead or pause_sign(reading) is not None:
+def says_dead(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
+    since = memory.says_dead_since
+    if since is None or not _says_dead(reading) or pause_sign(reading) is not None:
         return None
-    why = f"/health says {reading.health.status} and nothing moves"
-    proven = memory.says_dead >= CONSECUTIVE
-    return _gone(reading, "says-dead", why, proven)
+    why = f"/health says {SAYS_DEAD} and nothing moves"
+    # A look at once after an event may follow within milliseconds: that is no second reading of it.
+    proven = memory.says_dead >= CONSECUTIVE and reading.began - since >= settings.interval / 2
+    state = State.DEAD if proven else State.SUSPECT
+    return Finding(state, "says-dead", why, since=since, candidate=proven)
 
 
 def server_errors(memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+    """A first error is a failed question like any other, and left to the rules that count those."""
     errors = memory.asking.errors
-    if not errors or pause_sign(reading) is not None or any(e.moved for e in memory.engines):
+    if errors < CONSECUTIVE or not reading.readable or pause_sign(reading) is not None:
+        return None
+    if any(e.moved for e in memory.engines):
         return None
     why = f"answered before in this life, now {count(errors, 'question')} in a row got a server error and nothing moves"
-    return _gone(reading, "server-errors", why, errors >= CONSECUTIVE)
-
-
-def _gone(reading: Reading, rule: str, why: str, proven: bool) -> Finding:
-    return Finding(State.DEAD if proven else State.SUSPECT, rule, why, since=reading.began, candidate=proven)
+    return Finding(State.DEAD, "server-errors", why, since=reading.began, candidate=True)
 
 
 # --- 4. blind --------------------------------------------------------------------------------------------------------
@@ -228,7 +235,7 @@ def with_requests(memory: Memory, reading: Reading, settings: Settings) -> Findi
 def _engines_with_requests(memory: Memory, reading: Reading, settings: Settings, limit: float) -> Iterator[Finding]:
     named = len(memory.engines) > 1
     for engine in memory.engines:
-        if engine.requests:
+        if engine.requests or (engine.requests is None and engine.moved):
             if engine.flat:
                 yield _flat(engine, reading, limit, named)
             else:
@@ -247,12 +254,12 @@ def _flat(engine: Engine, reading: Reading, limit: float, named: bool) -> Findin
     why = f"{where}{_standing(engine)} stand still for {span(for_long)}: no step, no token, no cache movement"
     due = since + limit + engine.slack
     name = engine.sample.engine
+    yet = f"{why}, yet a question was answered"
+    alerts = ((Alert.STAND_STILL, yet),) if engine.vetoed else ()
     if engine.flat >= CONSECUTIVE and for_long - engine.slack >= limit:
-        return Finding(State.HUNG, "flat", why, name, since, candidate=True, due=due)
+        return Finding(State.HUNG, "flat", why, name, since, candidate=True, due=due, alerts=alerts)
     if engine.vetoed:
-        why = f"{why}, yet a question was answered"
-        alerts = ((Alert.STAND_STILL, why),)
-        return Finding(State.DEGRADED, "stand-still", why, name, since, due=due, alerts=alerts)
+        return Finding(State.DEGRADED, "stand-still", yet, name, since, due=due, alerts=alerts)
     return Finding(State.SUSPECT, "flat", why, name, since, due=due)
 
 

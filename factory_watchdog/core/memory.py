@@ -125,6 +125,7 @@ class Memory:
     refused: int = 0
     refused_since: float | None = None
     says_dead: int = 0
+    says_dead_since: float | None = None
     silent_since: float | None = None
     down_since: float | None = None
     paused_since: float | None = None
@@ -179,7 +180,8 @@ class Recovery:
     `ground` is the finding that is to be confirmed, or was; `question` and `answer` are the confirming ones. `attempt`
     counts restarts of this backend, `identity` is the life that the last one ends, `restarts` are the times of those
     that count against the budget. `holds` stand now, `told` were alerted in this episode. `same_life` counts readings
-    after a job's end that still show the old life. `vetoed_rule` was vetoed by an answer at `vetoed_at`.
+    after a job's end that still show the old life. `vetoed_rule`, of `vetoed_engine` where it is one engine's, was vetoed
+    by an answer at `vetoed_at`.
     """
 
     phase: Phase = Phase.WATCH
@@ -195,6 +197,7 @@ class Recovery:
     told: tuple[Hold, ...] = ()
     same_life: int = 0
     vetoed_rule: str | None = None
+    vetoed_engine: str | None = None
     vetoed_at: float = 0.0
 
 

@@ -14,6 +14,9 @@ from factory_watchdog.core.model import Identity, Reading, Sample, Settings, Wen
 KV_CHANGE = 1e-9
 """KV usage is a quotient of block counts; anything beyond rounding is a change."""
 
+LONGEST_POLL = 60.0
+"""Seconds within which every poll ends by its own deadlines, the pause signs included."""
+
 START_TIMES_KEPT = 8
 """Start times remembered to see them alternate: more servers than one balancer in front of one unit would have."""
 
@@ -43,7 +46,7 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
         memory = Memory(life=Life(1, reading.began, told), down_since=reading.began)
         new_life = gap = False
     else:
-        gap = memory.ended is not None and reading.began - memory.ended > settings.gap_factor * settings.interval
+        gap = _is_gap(memory.ended, reading, settings)
         new_life = is_new(memory.life.identity, told)
         if new_life:
             memory = _begin_life(memory, reading, told)
@@ -58,6 +61,7 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
     if computing:
         engines = _slowed(engines, reading.ended - (memory.ended if memory.ended is not None else reading.ended))
     refused, silent = _how_it_answers(reading)
+    dead = _count_says_dead(memory.says_dead, reading, moved)
     return replace(
         memory,
         engines=engines,
@@ -70,11 +74,17 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
         refused=memory.refused + 1 if refused else 0,
         refused_since=_since(memory.refused_since, refused, reading.began),
         silent_since=_since(memory.silent_since, silent, reading.began),
-        says_dead=_count_says_dead(memory.says_dead, reading, moved),
-        down_since=_since(memory.down_since, not life.up, reading.began),
+        says_dead=dead,
+        says_dead_since=_since(memory.says_dead_since, dead > 0, reading.began),
+        down_since=_since(memory.down_since, not life.up or activating(reading), reading.began),
         paused_since=_since(memory.paused_since, pause_sign(reading) is not None, reading.ended),
-        **_observe_quiet(memory, engines, reading, settings),
+        **_observe_asking(memory, engines, reading, settings),
     )
+
+
+def stands_still(memory: Memory, reading: Reading) -> bool:
+    """Whether an engine would be flat by this reading."""
+    return reading.readable and any(e.flat for e in _observe_engines(memory, reading))
 
 
 def calm(memory: Memory) -> Memory:
@@ -86,7 +96,9 @@ def calm(memory: Memory) -> Memory:
         refused=0,
         refused_since=None,
         says_dead=0,
+        says_dead_since=None,
         silent_since=None,
+        down_since=None,
         quiet_since=None,
         asking=_voided(replace(asking, settled=None, due=None, errors=0), asking),
     )
@@ -97,6 +109,18 @@ def pause_sign(reading: Reading) -> str | None:
     if reading.pause is not None and reading.pause.sign is not None:
         return reading.pause.sign
     return next((s.asleep for s in reading.engines if s.asleep is not None), None) if reading.readable else None
+
+
+def activating(reading: Reading) -> bool:
+    """Whether the service manager is still starting the unit."""
+    return reading.unit is not None and reading.unit.told and reading.unit.active == "activating"
+
+
+def _is_gap(ended: float | None, reading: Reading, settings: Settings) -> bool:
+    """Whether both sides may have slept since the last poll, or during this one: no poll lasts so long by itself."""
+    longest = settings.gap_factor * settings.interval
+    slept_in_poll = reading.ended - reading.began > max(longest, LONGEST_POLL)
+    return slept_in_poll or (ended is not None and reading.began - ended > longest)
 
 
 # --- who it is -------------------------------------------------------------------------------------------------------
@@ -197,13 +221,15 @@ def _observe_engine(before: Engine | None, sample: Sample, at: float, asked: boo
     seen = min(max(_total(sample) - before.users, 0.0), before.ours)
     requests = _requests(sample, seen)
     change = _compare(before.sample, sample, before.own)
+    lacking = _lacking(sample, requests)
     if change is None:
-        return Engine(sample, at, requests=requests, lacking=_lacking(sample, requests))
+        return Engine(sample, at, requests=requests, lacking=lacking, ours=before.ours, users=before.users)
     moved, produced, booked, own = change
     ours = before.ours if asked else 0 if moved else int(seen)
-    lacking = _lacking(sample, requests) or (before.lacking if before.first else ())
-    if lacking and not moved and not before.first:  # as good as unreadable: the last whole sample stays the base
+    base_lacking = before.sample.missing if before.lacking else ()
+    if lacking and not base_lacking and not moved:  # as good as unreadable: the last whole sample stays the base
         return replace(before, moved=False, produced=False, lacking=lacking)
+    lacking = lacking or base_lacking
     stands = bool(requests) and bool(before.requests) and not moved and not lacking
     return Engine(
         sample,
@@ -271,8 +297,11 @@ def _total(sample: Sample) -> float:
 
 
 def _requests(sample: Sample, ours: float) -> float | None:
-    """Users' requests in an engine. Gauges that are absent while all counters are at zero count as none."""
-    total = _total(sample) - ours
+    """Users' requests in an engine, never fewer than none, whatever a gauge that miscounts may say.
+
+    Gauges that are absent while all counters are at zero count as none.
+    """
+    total = max(_total(sample) - ours, 0.0)
     if total > 0 or (sample.running is not None and sample.waiting is not None):
         return total
     counters = (sample.steps, sample.prompt, sample.generated, sample.finished)
@@ -328,8 +357,9 @@ def _observe_life(life: Life, engines: tuple[Engine, ...], reading: Reading) -> 
 
 
 def _is_up(reading: Reading) -> bool:
+    """Whether it serves, by /health or else by the metrics. What has neither by nature is not waited for."""
     if reading.health.went is Went.ABSENT:
-        return reading.metrics.went is Went.OK
+        return reading.metrics.went in (Went.OK, Went.ABSENT)
     return reading.health.went is Went.OK
 
 
@@ -360,15 +390,29 @@ def _since(before: float | None, holds: bool, now: float) -> float | None:
 
 def _count_says_dead(before: int, reading: Reading, moved: bool) -> int:
     """Readings in a row in which /health says 503 while the metrics show that nothing moves."""
-    if moved or reading.health.went in (Went.OK, Went.ABSENT):
-        return 0
-    if reading.health.went is Went.STATUS:
-        return before + 1 if reading.health.status == SAYS_DEAD and reading.readable else 0
-    return before
+    if says_dead(reading):
+        return 0 if moved else before + 1
+    told = reading.health.went in (Went.OK, Went.ABSENT) or (
+        reading.health.went is Went.STATUS and reading.health.status != SAYS_DEAD
+    )
+    return 0 if moved or told else before
 
 
-def _observe_quiet(memory: Memory, engines: tuple[Engine, ...], reading: Reading, settings: Settings) -> dict[str, Any]:
-    """Since when there is no request and no outcome, and when the next question is due by that."""
+def says_dead(reading: Reading) -> bool:
+    """Whether /health says that the engine died, in a reading that shows whether anything moves."""
+    return reading.readable and reading.health.went is Went.STATUS and reading.health.status == SAYS_DEAD
+
+
+def _observe_asking(
+    memory: Memory, engines: tuple[Engine, ...], reading: Reading, settings: Settings
+) -> dict[str, Any]:
+    """Since when there is no request and no outcome, and when the next question is due by that.
+
+    Movement ends the server errors in a row.
+    """
+    asking = memory.asking
+    if asking.errors and any(e.moved for e in engines):
+        asking = replace(asking, errors=0)
     if reading.readable:
         quiet = not any(e.requests is None or e.requests > 0 for e in engines)
         began = reading.ended if memory.quiet_since is None or any(e.produced for e in engines) else memory.quiet_since
@@ -377,6 +421,6 @@ def _observe_quiet(memory: Memory, engines: tuple[Engine, ...], reading: Reading
         began = memory.quiet_since if memory.quiet_since is not None else reading.ended
     since = began if quiet else None
     if since == memory.quiet_since:
-        return {}
+        return {"asking": asking}
     due = None if since is None else since + settings.question_every
-    return {"quiet_since": since, "asking": replace(memory.asking, due=due, spacing=settings.question_every)}
+    return {"quiet_since": since, "asking": replace(asking, due=due, spacing=settings.question_every)}

@@ -37,7 +37,7 @@ from factory_watchdog.core.model import (
     Settings,
     State,
 )
-from factory_watchdog.core.observe import calm, identity_of, is_new
+from factory_watchdog.core.observe import calm, identity_of, is_new, pause_sign
 from factory_watchdog.core.wording import count, span
 
 SAME_LIFE = 3
@@ -84,8 +84,9 @@ def finding_shown(memory: Memory, recovery: Recovery, now: Now) -> Finding:
 
 
 def _vetoed(memory: Memory, recovery: Recovery, now: Now) -> bool:
-    """Whether a question was answered against this rule less than a window ago."""
-    return recovery.vetoed_rule == now.finding.rule and now.time - recovery.vetoed_at < window(memory, now.settings)
+    """Whether a question was answered against this finding less than a window ago."""
+    same = recovery.vetoed_rule == now.finding.rule and recovery.vetoed_engine == now.finding.engine
+    return same and now.time - recovery.vetoed_at < window(memory, now.settings)
 
 
 def _stand_still(finding: Finding) -> Finding:
@@ -110,7 +111,7 @@ def _watch(memory: Memory, recovery: Recovery, now: Now) -> Step:
 def _due(memory: Memory, now: Now) -> bool:
     """Whether the backend is quiet and the next question's time has come."""
     asking = memory.asking
-    quiet = now.finding.rule in ("idle", "unanswered", "asked", "server-errors")
+    quiet = now.finding.rule in ("idle", "unanswered", "asked")
     return quiet and asking.due is not None and now.reading.ended >= asking.due and _may_ask(memory, now)
 
 
@@ -119,8 +120,10 @@ def _may_ask(memory: Memory, now: Now) -> bool:
 
 
 def _askable(memory: Memory, now: Now) -> bool:
-    """Whether a question may go out at all: not while the flag is held, nor while the host computes a long step."""
-    return bool(now.settings.forms) and not now.reading.flag.held and not memory.computing
+    """Whether a question may go out at all: not while the flag is held, it says paused, or a long step computes."""
+    if now.reading.flag.held or memory.computing or pause_sign(now.reading) is not None:
+        return False
+    return bool(now.settings.forms)
 
 
 def _ask(memory: Memory, recovery: Recovery, now: Now, purpose: Purpose, engine: str | None) -> Step:
@@ -132,10 +135,13 @@ def _ask_to_confirm(memory: Memory, recovery: Recovery, now: Now) -> Step:
     """Send the confirming question, or look again where none can be sent. One that is out already comes first."""
     if memory.asking.question is not None:
         return memory, recovery, ()
-    if now.finding.ask and _may_ask(memory, now):
-        memory, recovery, effects = _ask(memory, recovery, now, Purpose.CONFIRM, now.finding.engine)
-        return memory, replace(recovery, asked=True, question=memory.asking.question, answer=None), effects
-    return memory, recovery, (Look(),)
+    if not now.finding.ask or not _may_ask(memory, now):
+        return memory, recovery, (Look(),)
+    asking = memory.asking
+    if asking.last is Settled.DROPPED and asking.due is not None and now.reading.ended < asking.due:
+        return memory, recovery, ()  # "not now" beside an engine that moves: not asked again at once
+    memory, recovery, effects = _ask(memory, recovery, now, Purpose.CONFIRM, now.finding.engine)
+    return memory, replace(recovery, asked=True, question=memory.asking.question, answer=None), effects
 
 
 def _confirm(memory: Memory, recovery: Recovery, now: Now) -> Step:
@@ -146,7 +152,7 @@ def _confirm(memory: Memory, recovery: Recovery, now: Now) -> Step:
     if ground is None or memory.new_life or memory.gap or not _stands(ground, now.finding):
         return _watch(memory, _dropped(recovery, now), now)
     if not now.finding.candidate:
-        return memory, recovery, ()  # unreadable: it only delays
+        return memory, recovery, ()  # it only delays
     if settled is Settled.CANNOT:
         return _ask_to_confirm(memory, recovery, now)
     if recovery.asked and settled in (Settled.FAILED, Settled.UNASKABLE, Settled.ELSEWHERE):
@@ -163,17 +169,24 @@ def _could_ask(memory: Memory, now: Now) -> bool:
 
 
 def _settled(memory: Memory, recovery: Recovery) -> Settled | None:
-    """What the newest reading made of the confirming question; None of any other."""
-    question = memory.asking.settled_question
+    """What the newest reading made of the confirming question; None of any other, or one meant for another engine."""
+    question, ground = memory.asking.settled_question, recovery.ground
     if memory.asking.settled is None or question is None or question.purpose is not Purpose.CONFIRM:
+        return None
+    if ground is not None and ground.engine not in (None, question.engine):
         return None
     return memory.asking.settled
 
 
 def _stands(ground: Finding, finding: Finding) -> bool:
-    """Whether a finding still says what is being confirmed, or nothing at all."""
+    """Whether a finding still says what is being confirmed, or nothing that speaks against it.
+
+    A first refusal, or a first time that it says it died, is no life: as an unreadable reading, it only delays.
+    """
     if finding.candidate:
         return finding.rule == ground.rule and finding.engine == ground.engine
+    if finding.rule in ("refused", "says-dead"):
+        return True
     return finding.state is State.BLIND and not finding.alerts
 
 
@@ -200,8 +213,8 @@ def _veto(memory: Memory, recovery: Recovery, now: Now) -> Step:
         replace(e, flat=0, flat_since=None, vetoed=bool(e.flat)) if engine in (None, e.sample.engine) else e
         for e in memory.engines
     )
-    memory = replace(memory, engines=engines, says_dead=0, silent_since=None)
-    recovery = replace(_dropped(recovery, now), vetoed_rule=rule, vetoed_at=now.time)
+    memory = replace(memory, engines=engines, says_dead=0, says_dead_since=None, silent_since=None)
+    recovery = replace(_dropped(recovery, now), vetoed_rule=rule, vetoed_engine=engine, vetoed_at=now.time)
     return memory, recovery, (Raise(Alert.VETOED, why, engine),)
 
 
@@ -260,9 +273,12 @@ def holds_now(recovery: Recovery, now: Now) -> tuple[Hold, ...]:
         (Hold.NO_UNIT, not settings.has_unit),
         (Hold.FLAG, now.reading.flag.held),
         (Hold.FAILED_UNIT, failed and not settings.revive),
-        (Hold.UNIT, unit is not None and not failed and not (unit.told and unit.active == "active" and not unit.job)),
+        (Hold.UNIT, unit is not None and not (unit.told and (failed or unit.active == "active") and not unit.job)),
         (Hold.BREAKER, len(restarts) >= settings.max_restarts),
-        (Hold.TEN_MINUTES, bool(restarts) and now.time - restarts[-1] < settings.restart_gap),
+        (
+            Hold.TEN_MINUTES,
+            bool(recovery.restarts) and now.time - recovery.restarts[-1] < settings.restart_gap,
+        ),
         (Hold.OTHER_RESTART, bool(now.others)),
         (Hold.LEFT_OVER, unit is not None and bool(unit.left_over)),
     )
@@ -280,7 +296,7 @@ def hold_sentence(holds: tuple[Hold, ...], recovery: Recovery, now: Now) -> str:
         said = HOLD_WORDS[hold]
         if hold is Hold.FLAG and now.reading.flag.why:
             said = f"{said} ({now.reading.flag.why})"
-        elif hold is Hold.TEN_MINUTES:
+        elif hold is Hold.TEN_MINUTES and recovery.restarts:  # an operator may have forgotten them meanwhile
             said = (
                 f"{said} ({span(now.time - recovery.restarts[-1])} ago; none within {span(now.settings.restart_gap)})"
             )

@@ -23,7 +23,7 @@ from factory_watchdog.core.model import (
     Turned,
     Verdict,
 )
-from factory_watchdog.core.observe import calm, observe
+from factory_watchdog.core.observe import calm, observe, stands_still
 from factory_watchdog.core.recovery import Now, advance, finding_shown, hold_sentence, job_ended, reset
 from factory_watchdog.core.wording import span
 
@@ -69,9 +69,7 @@ def wants_pause_signs(backend: Backend, reading: Reading, settings: Settings) ->
         return True
     if backend.recovery.phase in (Phase.CONFIRM, Phase.HELD):
         return True
-    if not any(e.requests for e in memory.engines):
-        return False
-    return any(e.flat for e in observe(memory, reading, settings).engines)
+    return any(e.requests for e in memory.engines) and stands_still(memory, reading)
 
 
 def _polled(
@@ -99,12 +97,13 @@ def _turned(previous: Verdict | None, verdict: Verdict) -> tuple[Effect, ...]:
 
 def _verdict(previous: Verdict | None, finding: Finding, recovery: Recovery, at: Now) -> Verdict:
     """What is shown: the finding, or while a restart is decided, held or under way, the ground of it."""
-    state, why, rule, engine = finding.state, finding.why, finding.rule, finding.engine
+    state = _unconfirmed(finding) if finding.candidate else finding.state
+    why, rule, engine = finding.why, finding.rule, finding.engine
     ground = recovery.ground
     if ground is not None and recovery.phase is not Phase.SERVE:
         state, why, rule, engine = ground.state, ground.why, ground.rule, ground.engine
         if recovery.phase is Phase.CONFIRM:
-            state = state if recovery.told else State.SUSPECT
+            state = state if recovery.told else _unconfirmed(ground)
             why = f"{why}; confirming"
         elif recovery.phase is Phase.HELD:
             why = f"{why}; {hold_sentence(recovery.holds, recovery, at)}"
@@ -112,6 +111,12 @@ def _verdict(previous: Verdict | None, finding: Finding, recovery: Recovery, at:
             why = f"{why}; restart {recovery.attempt} under way for {span(at.time - recovery.since)}"
     same = previous is not None and previous.state is state and previous.engine == engine
     return Verdict(state, previous.since if same and previous is not None else at.time, why, rule, engine)
+
+
+def _unconfirmed(finding: Finding) -> State:
+    """What a finding is until it is confirmed: what a question was answered against stays what it was."""
+    vetoed = any(alert is Alert.STAND_STILL for alert, _ in finding.alerts)
+    return State.DEGRADED if vetoed else State.SUSPECT
 
 
 def _standing_alerts(

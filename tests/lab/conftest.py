@@ -27,10 +27,12 @@ def _load(path: str) -> ModuleType:
 
 
 _box = _load("../system/box.py")
+_host = _load("../system/host.py")
 _install = _load("install_vllm.py")
 _load_clients = _load("load.py")
 _model = _load("tiny_model.py")
 _unit = _load("vllm_unit.py")
+_watchdog = _load("watchdog.py")
 
 # Places that the box covers with its own: an environment below them cannot be seen inside.
 _COVERED = tuple(map(pathlib.Path, ("/dev", "/run", "/srv", "/tmp", "/var")))
@@ -62,6 +64,7 @@ def box(need: Need, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with _box.Box(tmp_path_factory.mktemp("box")) as running:
         for name, size in _model.SIZES.items():
             _model.write(running.path(f"{_unit.MODELS}/{name}"), size)
+        _model.write(running.path(f"{_unit.MODELS}/base"), _model.SIZES["least"], template=False)
         yield running
 
 
@@ -83,6 +86,17 @@ def slow_server(venv: pathlib.Path, box: Any) -> Any:
     return server
 
 
+@pytest.fixture(scope="session")
+def whole_server(venv: pathlib.Path, box: Any) -> Any:
+    """A server of the slow model that takes a prompt in one step, in development mode, as vllm-whole.service."""
+    server = _unit.Server(box, "vllm-whole.service", 8002)
+    arguments = ("--max-num-batched-tokens", "8192")
+    with server.inside():
+        text = _unit.unit_text(venv, "slow", server.port, *arguments, environment={"VLLM_SERVER_DEV_MODE": "1"})
+        server.start(text)
+    return server
+
+
 @pytest.fixture
 def small(small_server: Any) -> Iterator[Any]:
     """The small server, idle, with this test in its network."""
@@ -95,13 +109,45 @@ def slow(slow_server: Any) -> Iterator[Any]:
     yield from _idle(slow_server)
 
 
+@pytest.fixture
+def whole(whole_server: Any) -> Iterator[Any]:
+    """The server with whole prompts and development mode, idle, with this test in its network."""
+    yield from _idle(whole_server)
+
+
 def _idle(server: Any) -> Iterator[Any]:
     with server.inside():
         server.wait(lambda: server.sample().running == 0, 30.0, "idle")
         yield server
 
 
+@pytest.fixture(scope="module")
+def serve(venv: pathlib.Path, box: Any) -> Iterator[Callable[..., Any]]:
+    """Start a server of these tests alone, gone after them: `serve("vllm-mute", 8010, "least", "--flag")`.
+
+    It does not answer yet, so that several can start at once; the thread must be inside for what is sent to it.
+    """
+    begun: list[str] = []
+
+    def begin(name: str, port: int, model: str, *arguments: str, **environment: str) -> Any:
+        server = _unit.Server(box, f"{name}.service", port)
+        begun.append(server.unit)
+        server.begin(_unit.unit_text(venv, model, port, *arguments, environment=environment))
+        return server
+
+    yield begin
+    box.remove_units(begun)
+
+
 @pytest.fixture
 def load() -> Callable[..., Any]:
     """Clients as a context manager: `load(server, clients, prompt=..., max_tokens=..., repeat=...)`."""
     return lambda server, clients, **options: _load_clients.Load(server.port, clients, **options)
+
+
+@pytest.fixture
+def watchdog(box: Any) -> Iterator[Any]:
+    """Our installation in the box, nothing watched yet; gone with all that belongs to it after the test."""
+    host = _host.Host(box)
+    yield _watchdog.Watchdog(host)
+    host.clear()

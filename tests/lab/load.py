@@ -66,6 +66,11 @@ class Load:
             thread.join(max(0.0, deadline - time.monotonic()))
         assert not any(thread.is_alive() for thread in self._threads), f"requests still open after {timeout:g} s"
 
+    def finish(self, timeout: float) -> None:
+        """Send nothing more, and wait until every request that is open has its answer."""
+        self._ended.set()
+        self.join(timeout)
+
     def hang_up(self) -> None:
         """Drop every open connection and send nothing more."""
         self._ended.set()

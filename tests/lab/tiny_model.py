@@ -30,13 +30,18 @@ SIZES = {
     # Four requests make some 90 steps a second on one core. A smaller model makes 400, whose outputs keep the API
     # server so busy on two shared cores that a page takes seconds.
     "small": Size(512, 8),
+    # For what does not depend on speed.
+    "least": Size(64, 2),
     # A prompt of 8,000 tokens takes about 50 s on one core.
     "slow": Size(1024, 16),
 }
 
 
-def write(folder: pathlib.Path, size: Size) -> pathlib.Path:
-    """Write the model of this size to `folder` (made where missing) and return the folder."""
+def write(folder: pathlib.Path, size: Size, *, template: bool = True) -> pathlib.Path:
+    """Write the model of this size to `folder` (made where missing) and return the folder.
+
+    Without `template` it has none for chats, as base models have none.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     alphabet = _byte_alphabet()
     files = {
@@ -48,8 +53,8 @@ def write(folder: pathlib.Path, size: Size) -> pathlib.Path:
             "bos_token": SPECIAL[0],
             "eos_token": SPECIAL[1],
             "pad_token": SPECIAL[4],
-            "chat_template": TEMPLATE,
             "model_max_length": CONTEXT,
+            **({"chat_template": TEMPLATE} if template else {}),
         },
     }
     for name, content in files.items():

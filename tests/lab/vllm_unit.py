@@ -11,12 +11,14 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from factory_watchdog.core.model import Form, Sample, Went
+from factory_watchdog.engines import exposition
 from factory_watchdog.engines.dialect import Classified, Page
 from factory_watchdog.engines.exposition import PAGE_LIMIT
 from factory_watchdog.engines.vllm import VLLM
@@ -26,12 +28,20 @@ READY_TIMEOUT = 180.0  # seconds; loading takes 20 to 45, most of it imports
 STOPPED_TIMEOUT = 5.0  # seconds; from SIGSTOP until the kernel has stopped the process
 PAGE_TIMEOUT = 15.0  # seconds; a page takes some ms, that of a starved server took up to 7 seconds
 METRICS = "/metrics"
+_REQUESTS = "http_requests_total"
 PLACES = 4  # requests that run at once; more wait
 MODELS = "/srv/models"  # inside the box, in memory
 _POLL = 0.1  # seconds between two looks
 
-# What a process calls itself (vLLM sets its title), and so its role; the first that fits, else the API server.
-_TITLES = {"VLLM::EngineCore": "engine", "VLLM::Worker": "worker", "resource_tracker": "tracker"}
+# What a process calls itself (vLLM sets its title), and so its role; the first that fits, else the API server. A
+# data-parallel engine has its rank at the end: "VLLM::EngineCore_DP1" is "engine1".
+_TITLES = {
+    "VLLM::EngineCore": "engine",
+    "VLLM::Worker": "worker",
+    "VLLM::DPCoordinator": "coordinator",
+    "resource_tracker": "tracker",
+}
+_RANK = re.compile(r"_DP(\d+)")
 
 # Without "nobind" and one thread the server binds itself to cores and spins on all of them. Nothing may be fetched or
 # sent home, and every place that is written to lies in the unit's own state folder: the box's root is read-only.
@@ -56,21 +66,26 @@ ExecStart={command}
 WorkingDirectory={models}
 StateDirectory=vllm
 KillMode=control-group
-Restart={restart}
-TimeoutStopSec=20
+Restart=no
+TimeoutStopSec=8
 """
 
 
-def unit_text(venv: pathlib.Path, model: str, port: int, *arguments: str, restart: str = "no") -> str:
-    """The unit file of a server of the model folder `model` below MODELS; `restart` is systemd's Restart=."""
+def unit_text(
+    venv: pathlib.Path, model: str, port: int, *arguments: str, environment: Mapping[str, str] | None = None
+) -> str:
+    """The unit file of a server of the model folder `model` below MODELS; `environment` is added to the usual one.
+
+    A server that goes by itself does so within 3 s; a frozen one is killed after 8.
+    """
     command = [
         *(f"{venv}/bin/vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port)),
         *("--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", "8192"),
         *("--max-num-seqs", str(PLACES), "--enforce-eager", *arguments),
     ]
-    variables = _ENVIRONMENT | {"PATH": f"{venv}/bin:/usr/bin:/bin"}
-    environment = "\n".join(f"Environment={name}={value}" for name, value in variables.items())
-    return _UNIT.format(command=" ".join(command), environment=environment, models=MODELS, restart=restart)
+    variables = _ENVIRONMENT | {"PATH": f"{venv}/bin:/usr/bin:/bin"} | dict(environment or {})
+    lines = "\n".join(f"Environment={name}={value}" for name, value in variables.items())
+    return _UNIT.format(command=" ".join(command), environment=lines, models=MODELS)
 
 
 class Server:
@@ -78,6 +93,7 @@ class Server:
 
     def __init__(self, box: Any, unit: str, port: int) -> None:
         self.box, self.unit, self.port = box, unit, port
+        self.name = unit.removesuffix(".service")
         self.base = f"http://127.0.0.1:{port}"
 
     @contextlib.contextmanager
@@ -96,12 +112,26 @@ class Server:
         self.box.unit(self.unit, text)
         self.restart()
 
+    def begin(self, text: str) -> None:
+        """Write the unit and start it; it does not answer yet."""
+        self.box.unit(self.unit, text)
+        self.box.systemctl("start", self.unit)
+
+    def answers(self) -> None:
+        """Wait for the end of the start."""
+        self.wait(lambda: self.get("/health").reply.status == 200, READY_TIMEOUT, "the start")
+
     def restart(self) -> None:
         """Restart through systemd, thawed before, and return once it answers."""
         for role in self.processes():
             self.thaw(role)
         self.box.systemctl("restart", self.unit)
-        self.wait(lambda: self.get("/health").reply.status == 200, READY_TIMEOUT, "the start")
+        self.answers()
+
+    @property
+    def invocation(self) -> str:
+        """Which run of its unit it is, as systemd names it."""
+        return str(self.box.show(self.unit, "InvocationID"))
 
     def wait(self, condition: Callable[[], object], timeout: float, what: str) -> float:
         """Look until `condition` holds, and return the seconds it took; AssertionError with the journal if not."""
@@ -128,6 +158,20 @@ class Server:
                 return await http.get(self.base + path, deadline, PAGE_LIMIT)
 
         return asyncio.run(fetch())
+
+    def post(self, path: str) -> Fetched:
+        """Send an order without a body, as those of development mode are."""
+
+        async def send() -> Fetched:
+            async with Http() as http:
+                return await http.post(self.base + path, PAGE_TIMEOUT, b"", {})
+
+        return asyncio.run(send())
+
+    def posts(self) -> float:
+        """How many POST requests it has answered, by its own count."""
+        told = exposition.read(self.get(METRICS).body, frozenset({_REQUESTS}))
+        return sum(value for labels, value in told.get(_REQUESTS, ()) if labels.get("method") == "POST")
 
     def page(self) -> Page:
         """Its metrics, as the dialect reads them."""
@@ -202,7 +246,10 @@ def _role(pid: int) -> str | None:
         title = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return None
-    return next((role for sign, role in _TITLES.items() if sign in title), "api") if title else None
+    if not title:
+        return None
+    rank = _RANK.search(title)
+    return next((role for sign, role in _TITLES.items() if sign in title), "api") + (rank[1] if rank else "")
 
 
 def _state(pid: int) -> str:

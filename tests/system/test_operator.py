@@ -1,0 +1,89 @@
+"""The daemon in a real systemd: what an operator stopped stays stopped, whenever it was stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+SERVER = "spark1.service"
+SLOW_TO_STOP = "ExecStop=/bin/sleep 2"
+STUBBORN = "TimeoutStopSec=2s"  # with --ignore-term; systemd has to kill it, and calls it failed
+GATED = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'until [ -e /run/gate ]; do sleep 0.05; done'\n"
+
+
+def assert_stays_stopped(host: Any) -> None:
+    """For longer than the time after which a server that refuses is dead."""
+    host.becomes("stopped")
+    host.wait(lambda: host.show("ActiveState", SERVER) == "inactive", 10, "the end of the server")
+    host.looks_on()
+    assert (host.show("ActiveState", SERVER), host.starts(SERVER)) == ("inactive", 1)
+    assert host.told()["state"] == "stopped"
+
+
+def test_stopped_by_hand_stays_stopped(host: Any) -> None:
+    host.watch()
+    host.box.systemctl("stop", SERVER)
+    assert_stays_stopped(host)
+    assert host.told()["why"] == "the unit is inactive: nobody restarts what was stopped"
+    assert (host.alerts(), host.history("restart")) == ([], [])
+    host.box.systemctl("start", SERVER)
+    host.becomes("idle")
+    assert host.alerts() == []
+
+
+def test_stopped_while_the_confirming_question_is_out(host: Any) -> None:
+    host.watch(question_timeout="5s")
+    host.works()
+    host.hangs()
+    host.wait(lambda: host.told()["why"].endswith("; confirming"), 15, "the confirmation")
+    host.box.systemctl("stop", SERVER)
+    assert_stays_stopped(host)
+    assert (host.alerts(), host.history("restart")) == ([], [])
+
+
+def test_stopped_between_the_decision_and_the_restart(host: Any) -> None:
+    """An evidence unit makes that moment long enough for an operator."""
+    host.unit("evidence.service", GATED)
+    host.box.path("/run/gate").unlink(missing_ok=True)
+    host.watch(evidence_unit="evidence.service")
+    host.refuses()
+    host.wait(lambda: host.show("ActiveState", "evidence.service") == "activating", 10, "the evidence unit")
+    host.box.systemctl("stop", SERVER)
+    host.box.write("/run/gate", "")
+    assert_stays_stopped(host)
+    assert host.alerts() == ["dead", "restart", "not-served"]
+    assert host.alerted("not-served") == (
+        "the restart failed: never asked for, since the backend changed while evidence was taken"
+    )
+
+
+def test_stopped_while_the_restart_runs(host: Any) -> None:
+    host.watch(service=SLOW_TO_STOP)
+    host.refuses()
+    host.wait(lambda: host.show("ActiveState", SERVER) == "deactivating", 10, "the restart")
+    host.box.systemctl("stop", SERVER)
+    assert host.alerted("not-served") == "the restart failed: the job ended as 'canceled'"
+    assert_stays_stopped(host)
+    assert len(host.history("restart")) == 1
+
+
+def test_being_stopped_when_it_would_be_restarted(host: Any) -> None:
+    """The operator's job stands, and is not overruled."""
+    host.watch(service=SLOW_TO_STOP)
+    host.refuses()
+    host.box.systemctl("stop", "--no-block", SERVER)
+    assert_stays_stopped(host)
+    assert (host.alerts(), host.history("restart")) == ([], [])
+
+
+def test_stopped_by_hand_and_killed_for_it(host: Any) -> None:
+    host.watch(options="--ignore-term", service=STUBBORN)
+    host.box.systemctl("stop", SERVER)
+    assert host.show("ActiveState", SERVER) == "failed"
+    assert host.alerted("held") == "held: the unit failed and revive is off"
+    host.looks_on()
+    assert (host.show("ActiveState", SERVER), host.starts(SERVER)) == ("failed", 1)
+    assert host.history("restart") == []
