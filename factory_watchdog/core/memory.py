@@ -116,7 +116,7 @@ class Memory:
     """What the readings have shown so far.
 
     `new_life` and `gap` say what the newest reading began; `computing` that by it the unit uses CPU time while none of
-    its engines moves, `cpu` is the unit's CPU seconds at that reading.
+    its engines moves, `cpu` are the unit's CPU seconds as they were at `cpu_at`.
     """
 
     life: Life
@@ -137,6 +137,7 @@ class Memory:
     gap: bool = False
     computing: bool = False
     cpu: float | None = None
+    cpu_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +181,8 @@ class Recovery:
     `ground` is the finding that is to be confirmed, or was; `question` and `answer` are the confirming ones. `attempt`
     counts restarts of this backend, `identity` is the life that the last one ends, `restarts` are the times of those
     that count against the budget. `holds` stand now, `told` were alerted in this episode. `same_life` counts readings
-    after a job's end that still show the old life. `vetoed_rule`, of `vetoed_engine` where it is one engine's, was vetoed
-    by an answer at `vetoed_at`.
+    after a job's end that still show the old life. `vetoed_rule` (of `vetoed_engine`, where it is one engine's) was
+    vetoed by an answer at `vetoed_at`.
     """
 
     phase: Phase = Phase.WATCH

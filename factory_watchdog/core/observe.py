@@ -56,8 +56,8 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
     engines = _observe_engines(memory, reading) if reading.readable else _skipped(memory.engines)
     life = _observe_life(memory.life, engines, reading)
     moved = any(e.moved for e in engines)
-    cpu = reading.unit.cpu if reading.unit is not None else None
-    computing = settings.slow_evidence and not moved and _computes(memory, cpu, reading)
+    cpu, cpu_at, computing = _observe_host(memory, reading, settings)
+    computing = computing and not moved
     if computing:
         engines = _slowed(engines, reading.ended - (memory.ended if memory.ended is not None else reading.ended))
     refused, silent = _how_it_answers(reading)
@@ -71,6 +71,7 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
         gap=gap,
         computing=computing,
         cpu=cpu,
+        cpu_at=cpu_at,
         refused=memory.refused + 1 if refused else 0,
         refused_since=_since(memory.refused_since, refused, reading.began),
         silent_since=_since(memory.silent_since, silent, reading.began),
@@ -329,12 +330,20 @@ def _barren(before: Engine, requests: float | None, moved: bool, produced: bool,
 # --- host evidence ---------------------------------------------------------------------------------------------------
 
 
-def _computes(memory: Memory, cpu: float | None, reading: Reading) -> bool:
-    """Whether the unit used CPU time since the last reading as a long step does, and a wedge does not."""
-    if cpu is None or memory.cpu is None or memory.ended is None:
-        return False
-    seconds = reading.ended - memory.ended
-    return seconds > 0 and (cpu - memory.cpu) / seconds >= COMPUTING
+def _observe_host(memory: Memory, reading: Reading, settings: Settings) -> tuple[float | None, float | None, bool]:
+    """The unit's CPU seconds, when they were taken, and whether it used them as a long step does, and a wedge does not.
+
+    A look at once after another is no measure: in milliseconds, when each was taken matters more than what was used.
+    """
+    if not settings.slow_evidence:
+        return None, None, False
+    cpu = reading.unit.cpu if reading.unit is not None else None
+    if cpu is None or memory.cpu is None or memory.cpu_at is None:
+        return cpu, reading.began, False
+    seconds = reading.began - memory.cpu_at
+    if seconds < settings.interval / 2:
+        return memory.cpu, memory.cpu_at, memory.computing
+    return cpu, reading.began, (cpu - memory.cpu) / seconds >= COMPUTING
 
 
 def _slowed(engines: tuple[Engine, ...], seconds: float) -> tuple[Engine, ...]:

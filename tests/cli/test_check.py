@@ -269,7 +269,8 @@ def test_calls_that_do_not_remember_prove_nothing(
     configured: Any, serve: Command, command: Command, later: Callable[[float], None], tmp_path: Path
 ) -> None:
     configured.watching(serve(FROZEN).url, **QUICK)
-    for place in (tmp_path, Path("/dev/null"), tmp_path / "config.toml" / "below"):
+    os.mkfifo(tmp_path / "fifo")
+    for place in (tmp_path, tmp_path / "fifo", Path("/dev/zero"), tmp_path / "config.toml" / "below"):
         for _ in range(3):
             ended = command("check", "-c", configured.path, "--state-file", place)
             assert ended.code == FINE

@@ -333,3 +333,46 @@ def test_engines_come_and_go(play: Any, builders: Any) -> None:
     p.samples, p.engines = [], 0
     p.poll()
     assert p.memory.engines == ()
+
+
+# --- host evidence ---------------------------------------------------------------------------------------------------
+
+
+def computing(p: Any, builders: Any, cores: float, polls: int) -> Any:
+    """Stand still for so many polls while the unit uses so many cores."""
+    for _ in range(polls):
+        used = p.base["unit"].cpu + cores * p.pause
+        p.base["unit"] = builders.replace(p.base["unit"], cpu=used)
+        p.run("still")
+    return p
+
+
+@pytest.mark.parametrize(("slow", "cores", "polls"), [(True, 1.0, 38), (True, 0.09, 14), (False, 1.0, 14)])
+def test_time_in_which_the_host_computes_counts_a_third(
+    play: Any, builders: Any, slow: bool, cores: float, polls: int
+) -> None:
+    p = play(forms=(), slow_evidence=slow)
+    p.base["unit"] = builders.replace(p.base["unit"], cpu=100.0)
+    p.run("work*2")
+    assert computing(p, builders, cores, polls - 2).restarts == []
+    assert len(computing(p, builders, cores, 3).restarts) == 1
+
+
+def test_a_computing_host_is_asked_nothing(play: Any, builders: Any) -> None:
+    p = play(slow_evidence=True)
+    p.base["unit"] = builders.replace(p.base["unit"], cpu=100.0)
+    p.run("work*2")
+    assert computing(p, builders, 1.0, 40).asks == []
+    assert p.restarts != []
+
+
+def test_a_look_at_once_measures_nothing(play: Any, builders: Any) -> None:
+    """Where in its poll each look took the CPU time matters more than what was used in between."""
+    p = play(slow_evidence=True)
+    p.base["unit"] = builders.replace(p.base["unit"], cpu=100.0)
+    p.run("work*2 still*5")
+    p.base["unit"] = builders.replace(p.base["unit"], cpu=100.05)
+    p.run("now still")
+    assert not p.memory.computing
+    p.run("still")
+    assert not p.memory.computing
