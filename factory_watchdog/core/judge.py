@@ -134,7 +134,7 @@ def refused(memory: Memory, reading: Reading, settings: Settings) -> Finding | N
 
 def says_dead(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
     since = memory.says_dead_since
-    if since is None or not _says_dead(reading) or pause_sign(reading) is not None:
+    if since is None or not _says_dead(reading) or not _stands(memory, reading):
         return None
     why = f"/health says {SAYS_DEAD} and nothing moves"
     # A look at once after an event may follow within milliseconds: that is no second reading of it.
@@ -146,12 +146,17 @@ def says_dead(memory: Memory, reading: Reading, settings: Settings) -> Finding |
 def server_errors(memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
     """A first error is a failed question like any other, and left to the rules that count those."""
     errors = memory.asking.errors
-    if errors < CONSECUTIVE or not reading.readable or pause_sign(reading) is not None:
-        return None
-    if any(e.moved for e in memory.engines):
+    if errors < CONSECUTIVE or not _stands(memory, reading):
         return None
     why = f"answered before in this life, now {count(errors, 'question')} in a row got a server error and nothing moves"
     return Finding(State.DEAD, "server-errors", why, since=reading.began, candidate=True)
+
+
+def _stands(memory: Memory, reading: Reading) -> bool:
+    """Whether a reading shows that nothing moves, though nothing is paused; one that lacks signals shows nothing."""
+    if not reading.readable or pause_sign(reading) is not None:
+        return False
+    return not any(e.moved or e.lacking for e in memory.engines)
 
 
 # --- 4. blind --------------------------------------------------------------------------------------------------------

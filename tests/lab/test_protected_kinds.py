@@ -113,7 +113,7 @@ def test_servers_that_show_or_answer_less_are_alive_and_never_restarted(
             assert server.get("/health").reply.status == 200
     assert watchdog.questions("base")[:2] == [("idle", "cannot"), ("idle", "answered")]
     assert watchdog.questions("embedding")[:3] == [("idle", "cannot"), ("idle", "cannot"), ("idle", "answered")]
-    assert watchdog.questions("locked") == [("idle", "denied")]
+    assert set(watchdog.questions("locked")) == {("idle", "denied")}
     assert "401" in refused
     assert watchdog.questions("mute") == []
     assert watchdog.questions("mute-asked")[0] == ("idle", "answered")

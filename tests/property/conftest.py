@@ -18,7 +18,7 @@ if _SPEC.name not in sys.modules:
     sys.modules[_SPEC.name] = _module  # the tests import it by this name
     _SPEC.loader.exec_module(_module)
 
-for _name, _examples in (("default", 60), ("long", 3000)):
+for _name, _examples in (("default", 300), ("long", 5000)):
     settings.register_profile(
         _name, deadline=None, max_examples=_examples, suppress_health_check=[HealthCheck.too_slow]
     )

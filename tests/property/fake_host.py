@@ -10,7 +10,6 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from factory_watchdog.core.memory import Backend
 from factory_watchdog.core.model import (
@@ -397,8 +396,3 @@ class Host:
     def _job(self, server: Server, order: Restart, result: JobResult, generation: int) -> None:
         if generation == server.generation:
             self.feed(server, JobEnded(order.attempt, result))
-
-
-def loaded(**fields: Any) -> Spell:
-    """A minute in which users get their tokens."""
-    return Spell(60, arrivals=4, tokens=10_000, **fields)

@@ -140,6 +140,21 @@ class Play:
                 self._word(word)
         return self
 
+    def restarted(self, script: str = "work*2 still*14 failed still") -> Play:
+        """Play up to a restart that has just been ordered."""
+        self.run(script)
+        assert self.phase == "restart", (self.phase, self.shown)
+        return self
+
+    def poison(self, polls: int, first: str = "work*2") -> Play:
+        """Hang again in every life; polled so often."""
+        self.run(first)
+        for _ in range(polls):
+            self.run("still")
+            if self.phase == "restart":
+                self.run("done-job life quiet token")
+        return self
+
     def _word(self, word: str) -> None:
         match word:
             case _ if word in ANSWER_WORDS:

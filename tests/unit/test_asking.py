@@ -173,6 +173,15 @@ def test_two_server_errors_in_a_row_where_one_was_answered_are_a_ground(play: An
     assert [r.proof.rule for r in p.restarts] == ["server-errors"]
 
 
+def test_server_errors_are_no_ground_where_signals_are_missing(play: Any) -> None:
+    p = play(ask_without_metrics=True).run("quiet*7 answered own work")
+    for _ in range(3):
+        until_asked(p, "metrics-500")
+        p.run("error metrics-500")
+    assert p.run("no-kv*3").shown == "blind signals-missing 0"
+    assert p.restarts == []
+
+
 def test_an_error_and_no_answer_in_turn_do_not_hide_a_wedge(play: Any) -> None:
     p = play().run("quiet*7 answered own")
     for _ in range(4):

@@ -41,6 +41,7 @@ VERDICTS = [
     (WARM + "500+still*5", "suspect flat 0"),  # vLLM says so with 503 alone
     (WARM + "503+metrics-500*5", "blind metrics"),  # nothing tells whether anything moves
     (WARM + "503+still silent", "blind silent"),
+    (WARM + "503+no-kv*3", "blind signals-missing 0"),
     # 4. blind
     (WARM + "metrics-timeout", "blind metrics"),
     (WARM + "metrics-500", "blind metrics"),
