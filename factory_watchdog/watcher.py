@@ -152,7 +152,8 @@ class Watcher:
         self._settings_of = settings_of
         self._finding_out = settings_of is not None
         self._model: str | None = config.model
-        self._before_restart: list[Process] = []
+        self._old_life: str | None = None
+        self._old_processes: list[Process] = []
         kept = int((settings.hang_after + HISTORY_BEYOND) / settings.interval) + 2
         self._readings: deque[Reading] = deque(maxlen=min(kept, HISTORY_MOST))
         self.deadline = max(SHORTEST_POLL, min(0.9 * settings.interval, LONGEST_POLL))
@@ -293,9 +294,11 @@ class Watcher:
         if unit is None or self.world.units is None:
             return None
         facts = await self.world.units.facts(unit)
-        if not self._before_restart or not self.state.recovery.phase.restarting:
-            return facts
-        return replace(facts, left_over=await self.world.units.left_over(self._before_restart))
+        if not self._old_processes or facts.invocation in (None, self._old_life):
+            return facts  # the life that is to end, or nobody says which: its processes are in their place
+        left_over = await self.world.units.left_over(self._old_processes)
+        self._old_processes = [process for process in self._old_processes if process[0] in left_over]
+        return replace(facts, left_over=left_over)
 
     async def _pause(self) -> Pause:
         paths = self.dialect.pause_paths
@@ -322,7 +325,6 @@ class Watcher:
                 self._sink.save(self.name, self.state)  # before anything is done: our own death must not repeat it
                 self._start(self._restart(effect), "restart")
             case RestartSettled():
-                self._before_restart = []
                 self._sink.settled(self.name, effect)
                 self._sink.save(self.name, self.state)
 
@@ -408,9 +410,11 @@ class Watcher:
             await units.start(config.evidence_unit, EVIDENCE_TIME)
             await self.poll()
             if not self._still_due(order):
-                return JobResult.FAILED, "never asked for, since the backend changed while evidence was taken"
-        group = order.proof.reading.unit.control_group if order.proof.reading.unit is not None else None
-        self._before_restart = await units.processes(group) if group else []
+                return JobResult.DROPPED, "the backend changed while evidence was taken"
+        facts = order.proof.reading.unit
+        if facts is not None and facts.control_group:
+            self._old_life = facts.invocation
+            self._old_processes = await units.processes(facts.control_group)
         deadline = self.settings.startup_timeout
         if config.action_unit:
             return await units.start(config.action_unit, deadline)

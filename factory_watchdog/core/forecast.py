@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from factory_watchdog.core.holds import Now, hold_sentence, holds_now
 from factory_watchdog.core.judge import window
 from factory_watchdog.core.memory import Backend, Finding, Memory, Phase
-from factory_watchdog.core.model import Reading, Settings, State, UnitFacts
-from factory_watchdog.core.recovery import Now, hold_sentence, holds_now
+from factory_watchdog.core.model import Reading, Settings, State
 from factory_watchdog.core.wording import count, span
 
 _UNLESS: dict[str, str] = {
@@ -95,11 +95,3 @@ def _no_restart(backend: Backend, at: Now) -> Iterator[str]:
         yield f"A restart would be {hold_sentence(holds, recovery, at)}."
     elif not recovery.phase.restarting:
         yield "Nothing would hold a restart, if there were a ground for one."
-
-
-def unit_line(unit: UnitFacts) -> str:
-    """One line of what the service manager tells of a unit."""
-    if not unit.told:
-        return f"unknown ({unit.detail})"
-    job = f", job {unit.job} queued" if unit.job else ""
-    return f"{unit.active} ({unit.sub}), main PID {unit.main_pid or 'none'}{job}"

@@ -58,9 +58,14 @@ def maintenance(_memory: Memory, reading: Reading, _settings: Settings) -> Findi
     return Finding(State.PAUSED, "maintenance", "maintenance: set aside by an operator")
 
 
-def unit_set_aside(_memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+def unit_set_aside(memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
     unit = reading.unit
-    if unit is None or not unit.told or unit.active in STANDING:
+    if unit is None or not unit.told:
+        return None
+    if unit.active == "failed" and memory.stopping:
+        why = "the unit failed while it was being stopped: nobody restarts what was stopped"
+        return Finding(State.STOPPED, "unit-set-aside", why)
+    if unit.active in STANDING:
         return None
     return Finding(State.STOPPED, "unit-set-aside", f"the unit is {unit.active}: nobody restarts what was stopped")
 

@@ -115,7 +115,8 @@ class Asking:
 class Memory:
     """What the readings have shown so far.
 
-    `new_life` and `gap` say what the newest reading began; `computing` that by it the unit uses CPU time while none of
+    `stopping`: the unit was last seen being stopped by a job that was not ours, and not active since. `new_life` and
+    `gap` say what the newest reading began; `computing` that by it the unit uses CPU time while none of
     its engines moves, `cpu` are the unit's CPU seconds as they were at `cpu_at`.
     """
 
@@ -133,6 +134,7 @@ class Memory:
     start_times: tuple[float, ...] = ()
     proxy: bool = False
     asking: Asking = Asking()
+    stopping: bool = False
     new_life: bool = False
     gap: bool = False
     computing: bool = False
@@ -178,11 +180,12 @@ class Phase(enum.StrEnum):
 class Recovery:
     """The way from suspicion to a served restart; survives our own death, but for a confirmation under way.
 
-    `ground` is the finding that is to be confirmed, or was; `question` and `answer` are the confirming ones. `attempt`
-    counts restarts of this backend, `identity` is the life that the last one ends, `restarts` are the times of those
-    that count against the budget. `holds` stand now, `told` were alerted in this episode. `same_life` counts readings
-    after a job's end that still show the old life. `vetoed_rule` (of `vetoed_engine`, where it is one engine's) was
-    vetoed by an answer at `vetoed_at`.
+    `ground` is the finding that is to be confirmed, or was; `question` and `answer` are the confirming ones.
+    `attempt` counts restarts of this backend, `identity` is the life that the last one ends, `restarts` are the
+    times of those that count against the budget. `holds` stand now, `told` were alerted in this episode.
+    `same_life` counts readings after a job's end that still show the old life; `followed`: we saw that end, and
+    were not restarted meanwhile. `vetoed_rule` (of `vetoed_engine`, where it is one engine's) was vetoed by an
+    answer at `vetoed_at`.
     """
 
     phase: Phase = Phase.WATCH
@@ -197,6 +200,7 @@ class Recovery:
     holds: tuple[Hold, ...] = ()
     told: tuple[Hold, ...] = ()
     same_life: int = 0
+    followed: bool = True
     vetoed_rule: str | None = None
     vetoed_engine: str | None = None
     vetoed_at: float = 0.0

@@ -293,6 +293,7 @@ class JobResult(enum.StrEnum):
     """How a restart job ended; the first is systemd's word, the rest are what kept it from being one."""
 
     DONE = "done"
+    DROPPED = "dropped"  # never asked for: the ground was gone by then
     FAILED = "failed"  # any other result of the job, named in the detail
     NEVER_ENDED = "never-ended"  # still there after the deadline
     DENIED = "denied"  # no permission

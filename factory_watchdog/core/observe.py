@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from factory_watchdog.core.memory import Asking, Engine, Life, Memory, Own, replace
-from factory_watchdog.core.model import Identity, Reading, Sample, Settings, Went
-
-KV_CHANGE = 1e-9
-"""KV usage is a quotient of block counts; anything beyond rounding is a change."""
+from factory_watchdog.core.compare import observe_engines, outcome_total, skipped
+from factory_watchdog.core.memory import Asking, Engine, Life, Memory, replace
+from factory_watchdog.core.model import Identity, Reading, Reply, Settings, Went
 
 LONGEST_POLL = 60.0
 """Seconds within which every poll ends by its own deadlines, the pause signs included."""
@@ -22,9 +20,6 @@ START_TIMES_KEPT = 8
 
 OWN_READINGS = 2
 """Readable readings after an answer in which our own share is looked for: the server may book it a moment later."""
-
-FIRST_OUTCOME = 2
-"""From this place on (generated, finished) a compared counter is outcome as well as work."""
 
 COMPUTING = 0.2
 """Cores that a unit uses at least inside one long step (0.3 to 2 were measured on CPU servers; wedged at most 0.09)."""
@@ -53,7 +48,9 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
         elif gap:
             memory = calm(memory)
     memory = _recognise(memory, told)
-    engines = _observe_engines(memory, reading) if reading.readable else _skipped(memory.engines)
+    if new_life and told.start_time is None:
+        reading = _of_the_life_before(reading)
+    engines = observe_engines(memory, reading) if reading.readable else skipped(memory.engines)
     life = _observe_life(memory.life, engines, reading)
     moved = any(e.moved for e in engines)
     cpu, cpu_at, computing = _observe_host(memory, reading, settings)
@@ -72,6 +69,7 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
         computing=computing,
         cpu=cpu,
         cpu_at=cpu_at,
+        stopping=_is_stopping(memory.stopping, reading),
         refused=memory.refused + 1 if refused else 0,
         refused_since=_since(memory.refused_since, refused, reading.began),
         silent_since=_since(memory.silent_since, silent, reading.began),
@@ -85,7 +83,7 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
 
 def stands_still(memory: Memory, reading: Reading) -> bool:
     """Whether an engine would be flat by this reading."""
-    return reading.readable and any(e.flat for e in _observe_engines(memory, reading))
+    return reading.readable and any(e.flat for e in observe_engines(memory, reading))
 
 
 def calm(memory: Memory) -> Memory:
@@ -115,6 +113,22 @@ def pause_sign(reading: Reading) -> str | None:
 def activating(reading: Reading) -> bool:
     """Whether the service manager is still starting the unit."""
     return reading.unit is not None and reading.unit.told and reading.unit.active == "activating"
+
+
+def _of_the_life_before(reading: Reading) -> Reading:
+    """The first reading of a life that only the unit tells: its pages may have come from the old one."""
+    silent = Reply(Went.ERROR, detail="a new life began during this reading")
+    return replace(reading, health=silent, metrics=silent)
+
+
+def _is_stopping(before: bool, reading: Reading) -> bool:
+    """Whether somebody's job stops the unit, or did before it failed of it. A crash has no job."""
+    unit = reading.unit
+    if unit is None or not unit.told:
+        return before
+    return (unit.active == "deactivating" and bool(unit.job)) or (
+        before and unit.active not in ("active", "activating")
+    )
 
 
 def _is_gap(ended: float | None, reading: Reading, settings: Settings) -> bool:
@@ -155,6 +169,7 @@ def _begin_life(memory: Memory, reading: Reading, told: Identity) -> Memory:
     carried = tuple((e.sample.engine, outcome_total(e.sample)) for e in memory.engines)
     asking = memory.asking
     return Memory(
+        stopping=memory.stopping,
         life=Life(memory.life.number + 1, reading.began, told, carried=carried),
         down_since=memory.down_since if memory.down_since is not None else reading.began,
         start_times=memory.start_times,
@@ -186,145 +201,6 @@ def _recognise(memory: Memory, told: Identity) -> Memory:
         told.main_start if told.main_start is not None else known.main_start,
     )
     return memory if merged == known else replace(memory, life=replace(memory.life, identity=merged))
-
-
-# --- engines ---------------------------------------------------------------------------------------------------------
-
-
-def outcome_total(sample: Sample) -> float:
-    """Generated tokens and finished requests of a sample together; what is not told adds nothing."""
-    return (sample.generated or 0.0) + (sample.finished or 0.0)
-
-
-def _skipped(engines: tuple[Engine, ...]) -> tuple[Engine, ...]:
-    """The engines across a reading that could not be read: nothing moved that we know of, no clock is touched."""
-    if not any(e.moved or e.produced for e in engines):
-        return engines
-    return tuple(replace(e, moved=False, produced=False) for e in engines)
-
-
-def _observe_engines(memory: Memory, reading: Reading) -> tuple[Engine, ...]:
-    known = {e.sample.engine: e for e in memory.engines}
-    out = memory.asking.question if memory.asking.answer is None else None
-    return tuple(
-        _observe_engine(
-            known.get(sample.engine), sample, reading.ended, out is not None and out.engine in (None, sample.engine)
-        )
-        for sample in reading.engines
-    )
-
-
-def _observe_engine(before: Engine | None, sample: Sample, at: float, asked: bool) -> Engine:
-    """One engine's comparison. `asked`: a question of ours to it is out."""
-    if before is None:
-        requests = _requests(sample, 0.0)
-        return Engine(sample, at, requests=requests, lacking=_lacking(sample, requests))
-    seen = min(max(_total(sample) - before.users, 0.0), before.ours)
-    requests = _requests(sample, seen)
-    change = _compare(before.sample, sample, before.own)
-    lacking = _lacking(sample, requests)
-    if change is None:
-        return Engine(sample, at, requests=requests, lacking=lacking, ours=before.ours, users=before.users)
-    moved, produced, booked, own = change
-    ours = before.ours if asked else 0 if moved else int(seen)
-    base_lacking = before.sample.missing if before.lacking else ()
-    if lacking and not base_lacking and not moved:  # as good as unreadable: the last whole sample stays the base
-        return replace(before, moved=False, produced=False, lacking=lacking)
-    lacking = lacking or base_lacking
-    stands = bool(requests) and bool(before.requests) and not moved and not lacking
-    return Engine(
-        sample,
-        at,
-        requests=requests,
-        first=False,
-        lacking=lacking,
-        moved=moved,
-        produced=produced,
-        booked_at=at if booked else before.booked_at,
-        moved_at=at if moved else before.moved_at,
-        barren_since=_barren(before, requests, moved, produced, at),
-        flat=before.flat + 1 if stands else 0,
-        flat_since=(before.flat_since if before.flat else before.at) if stands else None,
-        vetoed=before.vetoed and stands,
-        own=own,
-        ours=ours,
-        users=before.users,
-        failures=0 if moved else before.failures,
-        failing_since=None if moved else before.failing_since,
-        slack=before.slack if stands or (before.failing_since is not None and not moved) else 0.0,
-    )
-
-
-def _compare(before: Sample, now: Sample, own: Own | None) -> tuple[bool, bool, bool, Own | None] | None:
-    """Whether work moved, outcome moved, and anything was booked at all (ours included), and what is left of ours.
-
-    None where there is nothing to compare: no signal told in both, or a counter that went down in one life.
-    """
-    told = moved = produced = booked = False
-    left = [own.steps, own.prompt, own.generated, own.finished] if own is not None else [0.0, 0.0, 0.0, 0.0]
-    pairs = (
-        (before.steps, now.steps),
-        (before.prompt, now.prompt),
-        (before.generated, now.generated),
-        (before.finished, now.finished),
-    )
-    for i, (old, new) in enumerate(pairs):
-        if old is None or new is None:
-            continue
-        told = True
-        if old == new:
-            continue
-        change = new - old
-        if change < 0:
-            return None
-        booked = True
-        ours = min(change, left[i])
-        left[i] -= ours
-        if change - ours > KV_CHANGE:
-            moved = True
-            produced = produced or i >= FIRST_OUTCOME
-    if before.kv is not None and now.kv is not None:
-        told = True
-        # Our own answered question took and gave back cache blocks: across it, KV usage tells nothing of the users'.
-        moved = moved or (own is None and abs(now.kv - before.kv) > KV_CHANGE)
-    if not told:
-        return None
-    readings = own.readings - 1 if own is not None else 0
-    return moved, produced, booked, Own(left[0], left[1], left[2], left[3], readings) if readings > 0 else None
-
-
-def _total(sample: Sample) -> float:
-    return (sample.running or 0.0) + (sample.waiting or 0.0)
-
-
-def _requests(sample: Sample, ours: float) -> float | None:
-    """Users' requests in an engine, never fewer than none, whatever a gauge that miscounts may say.
-
-    Gauges that are absent while all counters are at zero count as none.
-    """
-    total = max(_total(sample) - ours, 0.0)
-    if total > 0 or (sample.running is not None and sample.waiting is not None):
-        return total
-    counters = (sample.steps, sample.prompt, sample.generated, sample.finished)
-    if sample.running is None and sample.waiting is None and not any(counters):
-        return 0.0
-    return None
-
-
-def _lacking(sample: Sample, requests: float | None) -> tuple[str, ...]:
-    """The signals without which an engine that has requests, or may have, cannot be judged."""
-    if requests is None:
-        return sample.missing or ("running and waiting requests",)
-    return sample.missing if requests else ()
-
-
-def _barren(before: Engine, requests: float | None, moved: bool, produced: bool, at: float) -> float | None:
-    """Since when an engine with requests works without an outcome."""
-    if produced or not requests:
-        return None
-    if before.barren_since is not None:
-        return before.barren_since
-    return at if moved else None
 
 
 # --- host evidence ---------------------------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ effects of the change. Nothing here looks at a clock or at the world.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from factory_watchdog.core.asking import LONGEST_SPACING, ask
+from factory_watchdog.core.holds import Now, hold_sentence, holds_now, recent
 from factory_watchdog.core.judge import window
 from factory_watchdog.core.memory import Backend, Finding, Memory, Phase, Recovery, Settled, replace
 from factory_watchdog.core.model import (
@@ -31,42 +30,16 @@ from factory_watchdog.core.model import (
     Proof,
     Purpose,
     Raise,
-    Reading,
     Restart,
     RestartSettled,
-    Settings,
     State,
 )
 from factory_watchdog.core.observe import calm, identity_of, is_new, pause_sign
-from factory_watchdog.core.wording import count, span
+from factory_watchdog.core.wording import span
 
 SAME_LIFE = 3
 """Readings after a finished job that still show the old life, before the restart counts as not done: the manager's
 properties change before the job ends, so one would do; the others are for a manager that answers late."""
-
-HOLD_WORDS: dict[Hold, str] = {
-    Hold.OBSERVE: "observe mode",
-    Hold.NO_UNIT: "no unit configured, watched only",
-    Hold.FLAG: "busy flag",
-    Hold.FAILED_UNIT: "the unit failed and revive is off",
-    Hold.UNIT: "unit not known to be active, or a job of it queued",
-    Hold.BREAKER: "breaker open: the restarts allowed are used up",
-    Hold.TEN_MINUTES: "last restart too recent",
-    Hold.OTHER_RESTART: "another restart on this host",
-    Hold.LEFT_OVER: "processes of the old life are still there",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """What a phase decides upon: the newest reading, what was found in it, the settings, and the host around."""
-
-    time: float
-    reading: Reading
-    finding: Finding
-    settings: Settings
-    others: tuple[str, ...]
-
 
 Step = tuple[Memory, Recovery, tuple[Effect, ...]]
 
@@ -249,10 +222,11 @@ def _confirmed(memory: Memory, recovery: Recovery, now: Now) -> Step:
         since=now.time,
         attempt=attempt,
         identity=identity,
-        restarts=(*_recent(recovery, now), now.time),
+        restarts=(*recent(recovery, now), now.time),
         holds=(),
         told=(),
         same_life=0,
+        followed=True,
     )
     revive = finding.rule == "unit-failed"
     sentence = f"restart {attempt}: {finding.why}"
@@ -261,54 +235,6 @@ def _confirmed(memory: Memory, recovery: Recovery, now: Now) -> Step:
         recovery,
         (*raised, Raise(Alert.RESTART, sentence, finding.engine), Restart(attempt, identity, proof, revive)),
     )
-
-
-def holds_now(recovery: Recovery, now: Now) -> tuple[Hold, ...]:
-    """Every hold that stands, in the order in which they are named."""
-    settings, unit = now.settings, now.reading.unit
-    failed = now.finding.rule == "unit-failed"
-    restarts = _recent(recovery, now)
-    table = (
-        (Hold.OBSERVE, not settings.enforce),
-        (Hold.NO_UNIT, not settings.has_unit),
-        (Hold.FLAG, now.reading.flag.held),
-        (Hold.FAILED_UNIT, failed and not settings.revive),
-        (Hold.UNIT, unit is not None and not (unit.told and (failed or unit.active == "active") and not unit.job)),
-        (Hold.BREAKER, len(restarts) >= settings.max_restarts),
-        (
-            Hold.TEN_MINUTES,
-            bool(recovery.restarts) and now.time - recovery.restarts[-1] < settings.restart_gap,
-        ),
-        (Hold.OTHER_RESTART, bool(now.others)),
-        (Hold.LEFT_OVER, unit is not None and bool(unit.left_over)),
-    )
-    return tuple(hold for hold, stands in table if stands)
-
-
-def _recent(recovery: Recovery, now: Now) -> tuple[float, ...]:
-    return tuple(t for t in recovery.restarts if now.time - t < now.settings.restart_window)
-
-
-def hold_sentence(holds: tuple[Hold, ...], recovery: Recovery, now: Now) -> str:
-    """The holds in words, each with what ends it where a time does."""
-    words = []
-    for hold in holds:
-        said = HOLD_WORDS[hold]
-        if hold is Hold.FLAG and now.reading.flag.why:
-            said = f"{said} ({now.reading.flag.why})"
-        elif hold is Hold.TEN_MINUTES and recovery.restarts:  # an operator may have forgotten them meanwhile
-            said = (
-                f"{said} ({span(now.time - recovery.restarts[-1])} ago; none within {span(now.settings.restart_gap)})"
-            )
-        elif hold is Hold.BREAKER:
-            settings = now.settings
-            said = f"{said} ({count(settings.max_restarts, 'restart')} in {span(settings.restart_window)})"
-        elif hold is Hold.OTHER_RESTART:
-            said = f"{said} ({', '.join(now.others)})"
-        elif hold is Hold.LEFT_OVER and now.reading.unit is not None:
-            said = f"{said} (PIDs {', '.join(map(str, now.reading.unit.left_over))})"
-        words.append(said)
-    return "held: " + "; ".join(words)
 
 
 def _hold(memory: Memory, recovery: Recovery, now: Now, holds: tuple[Hold, ...]) -> Step:
@@ -362,8 +288,11 @@ def job_ended(recovery: Recovery, event: JobEnded, now: float) -> tuple[Recovery
         JobResult.NEVER_ENDED: "the restart does not end; it is not pushed again",
         JobResult.DENIED: "no permission to restart the unit",
         JobResult.NO_BUS: "the service manager cannot be reached",
+        JobResult.DROPPED: "the restart was dropped",
     }
     why = words[event.result] + (f": {event.detail}" if event.detail else "")
+    if event.result is JobResult.DROPPED:  # nothing was done, so it counts against nothing
+        return _settle(replace(recovery, restarts=recovery.restarts[:-1]), now, served=False, why=why, alert=False)
     return _settle(recovery, now, served=False, why=why)
 
 
@@ -395,7 +324,8 @@ def _wait_for_life(memory: Memory, recovery: Recovery, now: Now) -> Step:
         same = not now.settings.action and unit.active == "active" and not unit.job
         recovery = replace(recovery, same_life=recovery.same_life + 1 if same else 0)
         if recovery.same_life >= SAME_LIFE:
-            why = "the restart's job ended, yet the old life goes on"
+            why = "the restart's job ended" if recovery.followed else "the watchdog was restarted meanwhile"
+            why = f"{why}, yet the old life goes on"
             return _with(memory, _settle(recovery, now.time, served=False, why=why))
     return _overdue(memory, recovery, now)
 
@@ -477,7 +407,7 @@ def resume(backend: Backend) -> Backend:
             recovery, phase=Phase.WATCH, ground=None, asked=False, question=None, answer=None, holds=(), told=()
         )
     elif recovery.phase is Phase.RESTART:
-        recovery = replace(recovery, phase=Phase.LIFE, same_life=0)
+        recovery = replace(recovery, phase=Phase.LIFE, same_life=0, followed=False)
     memory = backend.memory
     if memory is not None:
         memory = calm(memory)

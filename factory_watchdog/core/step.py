@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from factory_watchdog.core.asking import receive, settle
+from factory_watchdog.core.holds import Now, hold_sentence
 from factory_watchdog.core.judge import judge
 from factory_watchdog.core.memory import Backend, Finding, Phase, Recovery, replace
 from factory_watchdog.core.model import (
@@ -24,7 +25,7 @@ from factory_watchdog.core.model import (
     Verdict,
 )
 from factory_watchdog.core.observe import calm, observe, stands_still
-from factory_watchdog.core.recovery import Now, advance, finding_shown, hold_sentence, job_ended, reset
+from factory_watchdog.core.recovery import advance, finding_shown, job_ended, reset
 from factory_watchdog.core.wording import span
 
 Host = Mapping[str, Backend]
@@ -76,6 +77,8 @@ def _polled(
     backend: Backend, reading: Reading, now: float, settings: Settings, others: tuple[str, ...]
 ) -> tuple[Backend, tuple[Effect, ...]]:
     memory = settle(observe(backend.memory, reading, settings), reading, settings)
+    if memory.stopping and backend.recovery.phase.restarting:
+        memory = replace(memory, stopping=False)  # it is our own job that stops it
     finding, resets = judge(memory, reading, settings)
     if resets:
         memory = calm(memory)

@@ -98,6 +98,7 @@ READING_WORDS: dict[str, dict[str, Any]] = {
     "no-start": {"start_time": None},
     "left-over": {"unit": replace(ACTIVE, left_over=(77,))},
     "job": {"unit": replace(ACTIVE, job=9)},
+    "stopping": {"unit": replace(ACTIVE, active="deactivating", job=9)},
     **{
         f"unit-{state}": {"unit": replace(ACTIVE, active=state, sub=state)}
         for state in ("inactive", "deactivating", "reloading", "activating", "failed")

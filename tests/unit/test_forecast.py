@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from factory_watchdog.core.forecast import forecast, unit_line
+from factory_watchdog.core.forecast import forecast
+from factory_watchdog.core.holds import unit_line
 from factory_watchdog.core.memory import Backend
 from factory_watchdog.core.model import Settings, UnitFacts
 
@@ -52,9 +53,9 @@ def test_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("unit", "line"),
     [
-        (UnitFacts(told=False, detail="no bus"), "unknown (no bus)"),
-        (UnitFacts(True, "active", "running", main_pid=7), "active (running), main PID 7"),
-        (UnitFacts(True, "inactive", "dead", job=3), "inactive (dead), main PID none, job 3 queued"),
+        (UnitFacts(told=False, detail="no bus"), "no bus"),
+        (UnitFacts(True, "active", "running", main_pid=7), "active"),
+        (UnitFacts(True, "inactive", "dead", job=3), "inactive, job 3 queued"),
     ],
 )
 def test_unit_line(unit: UnitFacts, line: str) -> None:

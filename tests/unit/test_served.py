@@ -261,3 +261,56 @@ def test_a_flag_is_named_by_its_holder(play: Any) -> None:
     for _ in range(14):
         p.poll("still", flag=Flag(held=True, why="pid 7 (train)", since=1.0))
     assert "busy flag (pid 7 (train))" in p.state.verdict.why
+
+
+# --- what was not done, and what others do ---------------------------------------------------------------------------
+
+
+def test_a_restart_that_was_dropped_counts_against_nothing(play: Any) -> None:
+    p = play(max_restarts=1).restarted()
+    p.job(JobResult.DROPPED)
+    assert not p.settled[-1].served
+    assert "not-served" not in p.alerts
+    p.run("work*2 still*14 failed still")
+    assert len(p.restarts) == 2
+
+
+def test_a_restart_that_nobody_saw_end_is_not_said_to_have_ended(play: Any) -> None:
+    p = play().restarted()
+    p.resume()
+    p.run("still*4")
+    assert p.settled[-1].why == "the watchdog was restarted meanwhile, yet the old life goes on"
+
+
+STOPPED = "work*2 work+stopping "
+
+
+@pytest.mark.parametrize("revive", [False, True])
+def test_a_unit_that_failed_while_it_was_being_stopped_is_stopped(play: Any, revive: bool) -> None:
+    p = play(revive=revive).run(STOPPED + "refused+unit-failed*20")
+    assert (p.shown, p.restarts, p.alerts) == ("stopped unit-set-aside", [], [])
+
+
+@pytest.mark.parametrize("script", ["work+unit-deactivating ", STOPPED + "work+unit-activating ", STOPPED + "work "])
+def test_one_that_crashed_or_was_started_since_has_failed(play: Any, script: str) -> None:
+    p = play().run("work*2 " + script + "refused+unit-failed*3")
+    assert p.shown == "dead unit-failed"
+
+
+def test_our_own_stop_is_nobodys(play: Any) -> None:
+    p = play().restarted()
+    p.run("refused+stopping")
+    p.job(JobResult.FAILED)
+    p.run("refused+unit-failed*3")
+    assert p.shown == "dead unit-failed"
+
+
+def test_pages_of_the_old_life_do_not_serve_the_new_one(play: Any) -> None:
+    p = play()
+    p.run("work+no-start work+no-start")
+    p.life()
+    p.run("work+no-start")  # the unit is new, the pages were fetched a moment before
+    assert p.shown.startswith("starting")
+    p.run("refused+no-start*9")
+    assert p.shown.startswith("starting")
+    assert p.restarts == []

@@ -1,0 +1,89 @@
+"""What forbids a restart now, and how it is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from factory_watchdog.core.memory import Finding, Recovery
+from factory_watchdog.core.model import Hold, Reading, Settings, UnitFacts
+from factory_watchdog.core.wording import count, span
+
+HOLD_WORDS: dict[Hold, str] = {
+    Hold.OBSERVE: "observe mode",
+    Hold.NO_UNIT: "no unit configured, watched only",
+    Hold.FLAG: "busy flag",
+    Hold.FAILED_UNIT: "the unit failed and revive is off",
+    Hold.UNIT: "unit not known to be active, or a job of it queued",
+    Hold.BREAKER: "breaker open: the restarts allowed are used up",
+    Hold.TEN_MINUTES: "last restart too recent",
+    Hold.OTHER_RESTART: "another restart on this host",
+    Hold.LEFT_OVER: "processes of the old life are still there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What a phase decides upon: the newest reading, what was found in it, the settings, and the host around."""
+
+    time: float
+    reading: Reading
+    finding: Finding
+    settings: Settings
+    others: tuple[str, ...]
+
+
+def holds_now(recovery: Recovery, now: Now) -> tuple[Hold, ...]:
+    """Every hold that stands, in the order in which they are named."""
+    settings, unit = now.settings, now.reading.unit
+    failed = now.finding.rule == "unit-failed"
+    restarts = recent(recovery, now)
+    table = (
+        (Hold.OBSERVE, not settings.enforce),
+        (Hold.NO_UNIT, not settings.has_unit),
+        (Hold.FLAG, now.reading.flag.held),
+        (Hold.FAILED_UNIT, failed and not settings.revive),
+        (Hold.UNIT, unit is not None and not (unit.told and (failed or unit.active == "active") and not unit.job)),
+        (Hold.BREAKER, len(restarts) >= settings.max_restarts),
+        (
+            Hold.TEN_MINUTES,
+            bool(recovery.restarts) and now.time - recovery.restarts[-1] < settings.restart_gap,
+        ),
+        (Hold.OTHER_RESTART, bool(now.others)),
+        (Hold.LEFT_OVER, unit is not None and bool(unit.left_over)),
+    )
+    return tuple(hold for hold, stands in table if stands)
+
+
+def recent(recovery: Recovery, now: Now) -> tuple[float, ...]:
+    return tuple(t for t in recovery.restarts if now.time - t < now.settings.restart_window)
+
+
+def hold_sentence(holds: tuple[Hold, ...], recovery: Recovery, now: Now) -> str:
+    """The holds in words, each with what ends it where a time does."""
+    words = []
+    for hold in holds:
+        said = HOLD_WORDS[hold]
+        if hold is Hold.FLAG and now.reading.flag.why:
+            said = f"{said} ({now.reading.flag.why})"
+        elif hold is Hold.TEN_MINUTES and recovery.restarts:  # an operator may have forgotten them meanwhile
+            said = (
+                f"{said} ({span(now.time - recovery.restarts[-1])} ago; none within {span(now.settings.restart_gap)})"
+            )
+        elif hold is Hold.BREAKER:
+            settings = now.settings
+            said = f"{said} ({count(settings.max_restarts, 'restart')} in {span(settings.restart_window)})"
+        elif hold is Hold.UNIT and now.reading.unit is not None:
+            said = f"{said} ({unit_line(now.reading.unit)})"
+        elif hold is Hold.OTHER_RESTART:
+            said = f"{said} ({', '.join(now.others)})"
+        elif hold is Hold.LEFT_OVER and now.reading.unit is not None:
+            said = f"{said} (PIDs {', '.join(map(str, now.reading.unit.left_over))})"
+        words.append(said)
+    return "held: " + "; ".join(words)
+
+
+def unit_line(unit: UnitFacts) -> str:
+    """What the service manager tells of a unit, in a few words."""
+    if not unit.told:
+        return unit.detail or "the service manager does not tell"
+    return f"{unit.active}, job {unit.job} queued" if unit.job else str(unit.active)
