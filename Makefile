@@ -37,7 +37,7 @@ lab: setup ## Install a real vLLM that runs on the CPU into the lab's cache fold
 	$(PYTHON) tests/lab/install_vllm.py
 
 test-lab: lab ## Run the tests against that vLLM, in a real systemd (root)
-	FW_LAB=1 REQUIRE_ALL=1 $(BIN)/python -m pytest tests/lab
+	REQUIRE_ALL=1 $(BIN)/python -m pytest tests/lab
 
 bench: setup ## Measure every budget of the design; nothing else should run meanwhile
 	$(BIN)/python benchmarks/bench.py

@@ -41,6 +41,7 @@ from factory_watchdog.core.model import (
 )
 from factory_watchdog.core.step import step_host
 from factory_watchdog.engines.vllm import VLLM
+from factory_watchdog.ports import Host, World
 from factory_watchdog.simulate import clock as virtual
 from factory_watchdog.simulate import scenario as scenarios
 from factory_watchdog.simulate.exposition import Numbers, Page
@@ -50,7 +51,7 @@ from factory_watchdog.simulate.real import RealServer, clock
 from factory_watchdog.simulate.script import Timeline
 from factory_watchdog.simulate.server import Server
 from factory_watchdog.simulate.transport import SimTransport
-from factory_watchdog.watcher import Host, World, watcher_of
+from factory_watchdog.watcher import watcher_of
 from factory_watchdog.world.http import Http
 
 MIB = 1 << 20

@@ -17,10 +17,11 @@ from factory_watchdog.core.model import Flag, ResetAsked, State
 from factory_watchdog.core.recovery import resume
 from factory_watchdog.errors import AnotherDaemonError, ConfigError, ControlError, StoreError
 from factory_watchdog.notify.command import Notifier as Commands
+from factory_watchdog.ports import Host, World
 from factory_watchdog.recorder import Log, Recorder
 from factory_watchdog.saved import SavedStateError, taken_up
 from factory_watchdog.status import status_of
-from factory_watchdog.watcher import Host, Watcher, World, watcher_of
+from factory_watchdog.watcher import Watcher, watcher_of
 from factory_watchdog.world import busy_flag
 from factory_watchdog.world.bus import Which
 from factory_watchdog.world.clock import HostClock

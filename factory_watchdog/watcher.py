@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any
 
 from factory_watchdog.config import schema
 from factory_watchdog.core.memory import Backend, Phase
@@ -22,7 +22,6 @@ from factory_watchdog.core.model import (
     Ask,
     Effect,
     Event,
-    Flag,
     JobEnded,
     JobResult,
     Look,
@@ -35,18 +34,16 @@ from factory_watchdog.core.model import (
     Restart,
     RestartSettled,
     Settings,
-    State,
     Turned,
     UnitFacts,
-    Verdict,
 )
 from factory_watchdog.core.step import step_host, wants_pause_signs
 from factory_watchdog.engines import dialect_of
 from factory_watchdog.engines.detect import UNDETECTED, detect
 from factory_watchdog.engines.dialect import MODELS_PATH, Dialect, Page, served_model
 from factory_watchdog.engines.exposition import PAGE_LIMIT
-from factory_watchdog.world.clock import Clock
-from factory_watchdog.world.http import SMALL, Fetched, Http
+from factory_watchdog.ports import Host, Sink, World
+from factory_watchdog.world.http import SMALL, Fetched
 from factory_watchdog.world.processes import Process
 from factory_watchdog.world.secrets import SecretError, read_secret
 
@@ -64,64 +61,6 @@ HISTORY_BEYOND = 120.0
 
 HISTORY_MOST = 500
 """Readings kept at most, so that an hour's window at a short interval does not fill the memory."""
-
-
-class Units(Protocol):
-    """The service manager, real or simulated."""
-
-    async def facts(self, unit: str) -> UnitFacts: ...
-
-    async def try_restart(self, unit: str, deadline: float) -> tuple[JobResult, str]: ...
-
-    async def start(self, unit: str, deadline: float) -> tuple[JobResult, str]: ...
-
-    async def reset_failed(self, unit: str) -> tuple[JobResult, str]: ...
-
-    async def processes(self, control_group: str) -> list[Process]: ...
-
-    async def left_over(self, before: Iterable[Process]) -> tuple[int, ...]: ...
-
-
-class Sink(Protocol):
-    """Who is told what happened. Nothing here may raise or block."""
-
-    def polled(self, name: str, backend: Backend) -> None: ...
-
-    def turned(self, name: str, verdict: Verdict, previous: Verdict | None) -> None: ...
-
-    def raised(self, name: str, alert: Raise, state: State | None) -> None: ...
-
-    def asking(self, name: str, question: Question) -> None: ...
-
-    def asked(self, name: str, question: Question, answer: Answer) -> None: ...
-
-    def restarting(self, name: str, order: Restart, readings: Iterable[Reading]) -> None: ...
-
-    def settled(self, name: str, settled: RestartSettled) -> None: ...
-
-    def save(self, name: str, backend: Backend) -> None: ...
-
-    def fault(self, name: str, what: str) -> None: ...
-
-    def identified(self, name: str, kind: str, why: str) -> None: ...
-
-
-@dataclass
-class Host:
-    """What is known of all backends of this host: one place, so that no two are restarted at once."""
-
-    states: dict[str, Backend] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class World:
-    """The outside of one backend: HTTP, service manager (None: no unit), clock, busy flag, maintenance."""
-
-    http: Http
-    units: Units | None
-    clock: Clock
-    flag: Callable[[], Flag]
-    maintenance: Callable[[], bool]
 
 
 class Watcher:
@@ -463,6 +402,3 @@ def _authorization(api_key_file: str | None) -> dict[str, str]:
     if api_key_file is None:
         return {}
     return {"Authorization": f"Bearer {read_secret(api_key_file)}"}
-
-
-__all__ = ["NOT_ASKED", "Host", "Sink", "Units", "Watcher", "World", "watcher_of"]

@@ -28,8 +28,9 @@ from factory_watchdog.core.model import (
     Verdict,
 )
 from factory_watchdog.errors import WatchdogError
+from factory_watchdog.ports import Host, World
 from factory_watchdog.status import status_of
-from factory_watchdog.watcher import Host, Watcher, World, watcher_of
+from factory_watchdog.watcher import Watcher, watcher_of
 from factory_watchdog.world import busy_flag
 from factory_watchdog.world.clock import HostClock
 from factory_watchdog.world.http import Http

@@ -28,12 +28,13 @@ from factory_watchdog.core.model import (
     State,
     Verdict,
 )
+from factory_watchdog.ports import Host, World
 from factory_watchdog.simulate.manager import SimManager
 from factory_watchdog.simulate.real import RealServer
 from factory_watchdog.simulate.real import clock as since_now
 from factory_watchdog.simulate.script import Behaviour, Engine, Phase, Scenario, ServerSpec, Way
 from factory_watchdog.simulate.server import Scripted, Server
-from factory_watchdog.watcher import Host, Watcher, World, watcher_of
+from factory_watchdog.watcher import Watcher, watcher_of
 from factory_watchdog.world.clock import Clock
 from factory_watchdog.world.http import Http
 

@@ -22,10 +22,11 @@ import httpx
 from factory_watchdog.config import schema
 from factory_watchdog.core.model import Flag, JobResult, Settings, UnitFacts
 from factory_watchdog.errors import WatchdogError
+from factory_watchdog.ports import Host, World
 from factory_watchdog.simulate import clock
 from factory_watchdog.simulate.played import Collector, Played, watch_for
 from factory_watchdog.simulate.transport import Body
-from factory_watchdog.watcher import Host, World, watcher_of
+from factory_watchdog.watcher import watcher_of
 from factory_watchdog.world.http import Http
 from factory_watchdog.world.processes import Process
 

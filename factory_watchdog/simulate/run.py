@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from factory_watchdog.config import load, schema
+from factory_watchdog.ports import Host, World
 from factory_watchdog.simulate import clock, expect
 from factory_watchdog.simulate.manager import SimManager
 from factory_watchdog.simulate.played import Collector, Played, watch_for
 from factory_watchdog.simulate.script import Scenario, Timeline
 from factory_watchdog.simulate.server import Server
 from factory_watchdog.simulate.transport import SimTransport
-from factory_watchdog.watcher import Host, World, watcher_of
+from factory_watchdog.watcher import watcher_of
 from factory_watchdog.world.http import Http
 
 

@@ -88,4 +88,3 @@ def test_stopped_by_hand_and_killed_for_it(host: Any, revive: bool) -> None:
     host.looks_on()
     assert (host.show("ActiveState", SERVER), host.starts(SERVER)) == ("failed", 1)
     assert (host.alerts(), host.history("restart")) == ([], [])
-

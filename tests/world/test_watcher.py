@@ -17,6 +17,7 @@ from factory_watchdog.config import load, schema
 from factory_watchdog.core.model import Alert, Answer, Flag, JobResult, Outcome, Question, Reading, State, UnitFacts
 from factory_watchdog.engines import dialect_of
 from factory_watchdog.engines.dialect import Dialect, Page
+from factory_watchdog.ports import Host, World
 from factory_watchdog.simulate import clock, scenario
 from factory_watchdog.simulate.manager import SimManager
 from factory_watchdog.simulate.played import Collector, Played, watch_for
@@ -25,7 +26,7 @@ from factory_watchdog.simulate.real import clock as counted_from_now
 from factory_watchdog.simulate.script import Timeline
 from factory_watchdog.simulate.server import Server
 from factory_watchdog.simulate.transport import SimTransport
-from factory_watchdog.watcher import Host, Watcher, World
+from factory_watchdog.watcher import Watcher
 from factory_watchdog.world.clock import HostClock
 from factory_watchdog.world.http import Http
 
