@@ -292,17 +292,13 @@ def job_ended(recovery: Recovery, event: JobEnded, now: float) -> tuple[Recovery
     }
     why = words[event.result] + (f": {event.detail}" if event.detail else "")
     if event.result is JobResult.DROPPED:  # nothing was done, so it counts against nothing
-        return _settle(replace(recovery, restarts=recovery.restarts[:-1]), now, served=False, why=why, alert=False)
+        recovery = replace(recovery, restarts=recovery.restarts[:-1])
     return _settle(recovery, now, served=False, why=why)
 
 
-def _settle(
-    recovery: Recovery, now: float, *, served: bool, why: str, alert: bool = True
-) -> tuple[Recovery, tuple[Effect, ...]]:
+def _settle(recovery: Recovery, now: float, *, served: bool, why: str) -> tuple[Recovery, tuple[Effect, ...]]:
     """End a restart attempt, and watch again."""
-    effects: list[Effect] = []
-    if alert:
-        effects.append(Raise(Alert.SERVED if served else Alert.NOT_SERVED, why))
+    effects: list[Effect] = [Raise(Alert.SERVED if served else Alert.NOT_SERVED, why)]
     if recovery.identity is not None:
         effects.append(RestartSettled(recovery.attempt, served, why, recovery.identity))
     watching = replace(
