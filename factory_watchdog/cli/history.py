@@ -55,8 +55,9 @@ def _as_json(entry: Entry) -> str:
 
 
 def _as_text(entry: Entry) -> str:
+    """One line; only a question's engine is added, since every other sentence names it where there are several."""
     number = f" #{entry.restart}" if entry.restart is not None else ""
-    engine = f" (engine {entry.engine})" if entry.engine is not None else ""
+    engine = f" (engine {entry.engine})" if entry.kind == "question" and entry.engine is not None else ""
     return f"{local(entry.wall)}  {entry.backend:<12} {entry.kind}{number} {entry.word}{engine}: {entry.why}"
 
 

@@ -69,50 +69,38 @@ def box(need: Need, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def small_server(venv: pathlib.Path, box: Any) -> Any:
-    """A server of the small model, as vllm.service."""
-    server = _unit.Server(box, "vllm.service", 8000)
-    with server.inside():
-        server.start(_unit.unit_text(venv, "small", server.port))
-    return server
-
-
-@pytest.fixture(scope="session")
-def slow_server(venv: pathlib.Path, box: Any) -> Any:
-    """A server of the slow model that takes prompts in steps of 512 tokens, as vllm-slow.service."""
-    server = _unit.Server(box, "vllm-slow.service", 8001)
-    with server.inside():
-        server.start(_unit.unit_text(venv, "slow", server.port, "--max-num-batched-tokens", "512"))
-    return server
-
-
-@pytest.fixture(scope="session")
-def whole_server(venv: pathlib.Path, box: Any) -> Any:
-    """A server of the slow model that takes a prompt in one step, in development mode, as vllm-whole.service."""
-    server = _unit.Server(box, "vllm-whole.service", 8002)
-    arguments = ("--max-num-batched-tokens", "8192")
-    with server.inside():
-        text = _unit.unit_text(venv, "slow", server.port, *arguments, environment={"VLLM_SERVER_DEV_MODE": "1"})
-        server.start(text)
-    return server
+def servers(venv: pathlib.Path, box: Any) -> dict[str, Any]:
+    """The shared servers, started at once, since a start is mostly imports on one core."""
+    small, slow, whole = (
+        _unit.Server(box, f"{name}.service", port)
+        for port, name in enumerate(("vllm", "vllm-slow", "vllm-whole"), start=8000)
+    )
+    steps, development = "--max-num-batched-tokens", {"VLLM_SERVER_DEV_MODE": "1"}
+    small.begin(_unit.unit_text(venv, "small", small.port))
+    slow.begin(_unit.unit_text(venv, "slow", slow.port, steps, "512"))
+    whole.begin(_unit.unit_text(venv, "slow", whole.port, steps, "8192", environment=development))
+    with small.inside():
+        for server in (small, slow, whole):
+            server.answers()
+    return {"small": small, "slow": slow, "whole": whole}
 
 
 @pytest.fixture
-def small(small_server: Any) -> Iterator[Any]:
-    """The small server, idle, with this test in its network."""
-    yield from _idle(small_server)
+def small(servers: dict[str, Any]) -> Iterator[Any]:
+    """A server of the small model, idle, with this test in its network."""
+    yield from _idle(servers["small"])
 
 
 @pytest.fixture
-def slow(slow_server: Any) -> Iterator[Any]:
-    """The slow server, idle, with this test in its network."""
-    yield from _idle(slow_server)
+def slow(servers: dict[str, Any]) -> Iterator[Any]:
+    """A server of the slow model that takes prompts in steps of 512 tokens, idle, with this test in its network."""
+    yield from _idle(servers["slow"])
 
 
 @pytest.fixture
-def whole(whole_server: Any) -> Iterator[Any]:
-    """The server with whole prompts and development mode, idle, with this test in its network."""
-    yield from _idle(whole_server)
+def whole(servers: dict[str, Any]) -> Iterator[Any]:
+    """One that takes a prompt in one step, in development mode, idle, with this test in its network."""
+    yield from _idle(servers["whole"])
 
 
 def _idle(server: Any) -> Iterator[Any]:

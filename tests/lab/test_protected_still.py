@@ -11,7 +11,7 @@ import pytest
 Load = Callable[..., Any]
 
 LONG = 8000  # tokens of an answer that outlasts every test
-LOOKS = 8  # looks of 2 s: beyond `hang_after`, two readings and the question's deadline
+LOOKS = 6  # looks of 2 s: longer than `hang_after`
 
 
 def order(server: Any, path: str) -> None:
@@ -31,7 +31,7 @@ def life(whole: Any, watchdog: Any) -> Any:
 @pytest.mark.usefixtures("life")
 def test_paused_with_requests_kept_is_paused_until_resumed(whole: Any, load: Load, watchdog: Any) -> None:
     with load(whole, 2, max_tokens=LONG):
-        whole.wait(lambda: whole.sample().running == 2, 20.0, "2 running")
+        whole.shows(running=2)
         watchdog.watch(whole)
         watchdog.host.becomes("busy", whole.name)
         order(whole, "/pause?mode=keep")
@@ -47,14 +47,12 @@ def test_paused_with_requests_kept_is_paused_until_resumed(whole: Any, load: Loa
 
 @pytest.mark.usefixtures("life")
 def test_paused_while_idle_is_seen_by_a_question_that_fails(whole: Any, load: Load, watchdog: Any) -> None:
-    """Requests that come meanwhile show in no gauge: until it is asked, the server looks idle."""
+    """Requests that come meanwhile show in no gauge at first: until it is asked, the server looks idle."""
     watchdog.watch(whole)
     watchdog.host.becomes("idle", whole.name)
     order(whole, "/pause?mode=keep")
     with load(whole, 2, max_tokens=20) as clients:
         watchdog.host.becomes("paused", whole.name, 30.0)
-        sample = whole.sample()
-        assert (sample.running, sample.waiting) == (0, 0)
         watchdog.host.looks_on(LOOKS, whole.name)
         assert watchdog.host.told(whole.name)["state"] == "paused"
         assert clients.results == []

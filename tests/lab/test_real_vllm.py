@@ -31,16 +31,6 @@ def moved(before: Sample, after: Sample) -> tuple[float, ...]:
     return tuple(getattr(after, name) - getattr(before, name) for name in COUNTERS)
 
 
-def shows(server: Any, running: int, waiting: int) -> None:
-    """Wait until the gauges show so many requests."""
-
-    def seen() -> bool:
-        sample = server.sample()
-        return (sample.running, sample.waiting) == (running, waiting)
-
-    server.wait(seen, APPEARS, f"{running} running and {waiting} waiting")
-
-
 def watch(server: Any, seconds: float) -> list[tuple[float, Sample]]:
     """Samples of this many seconds, two a second, each with its time."""
     began = time.monotonic()
@@ -73,7 +63,7 @@ def test_without_development_mode_the_pause_paths_are_absent(small: Any) -> None
 
 def test_a_busy_server_moves(small: Any, load: Load) -> None:
     with load(small, 4, max_tokens=LONG):
-        shows(small, running=4, waiting=0)
+        small.shows(running=4, waiting=0)
         samples = [small.sample()]
         for _ in range(3):
             small.wait(lambda: small.sample().steps > samples[-1].steps, APPEARS, "a step")
@@ -87,18 +77,18 @@ def test_a_busy_server_moves(small: Any, load: Load) -> None:
 
 def test_on_a_saturated_server_a_question_waits_in_the_queue_that_it_would_judge(small: Any, load: Load) -> None:
     with load(small, 12, max_tokens=LONG):
-        shows(small, running=4, waiting=8)
+        small.shows(running=4, waiting=8)
         before = small.sample()
         assert small.ask(deadline=2.0).outcome is Outcome.FAILED
         assert small.sample().steps > before.steps
-        shows(small, running=4, waiting=8)  # given up, ours has left the queue
+        small.shows(running=4, waiting=8)  # given up, ours has left the queue
 
 
 def test_clients_that_hang_up_leave_an_idle_server(small: Any, load: Load) -> None:
     before = small.sample()
     with load(small, 4, max_tokens=LONG):
-        shows(small, running=4, waiting=0)
-    shows(small, running=0, waiting=0)
+        small.shows(running=4, waiting=0)
+    small.shows(running=0, waiting=0)
     after = small.sample()
     assert after.kv == 0
     assert after.finished == before.finished  # nobody gets anything from an aborted request
@@ -128,27 +118,6 @@ def test_a_question_is_on_the_page_exactly_and_at_once(small: Any, form: Form) -
         assert (after.running, after.waiting, after.kv) == (0, 0, 0)
 
 
-# --- a long prompt ---------------------------------------------------------------------------------------------------
-
-
-def test_a_long_prompt_moves_nothing_but_the_cache(slow: Any, load: Load) -> None:
-    """Counters stand still far longer than `hang_after = "30s"`; the cache climbs with every step of 512 tokens."""
-    with load(slow, 1, prompt=8000, max_tokens=1) as clients:
-        shows(slow, running=1, waiting=0)
-        samples = []
-        while not clients.results:
-            samples += watch(slow, 0.0)
-    assert clients.failed == []
-    prefill = [(at, sample) for at, sample in samples if sample.generated == samples[0][1].generated and sample.running]
-    counted = {tuple(getattr(sample, name) for name in COUNTERS) for _, sample in prefill}
-    assert len(counted) == 1, "a counter moved during the prefill"
-    assert prefill[-1][0] - prefill[0][0] > 40, "this machine is faster than the slow model was made for: see SIZES"
-    assert {(sample.running, sample.waiting) for _, sample in prefill} == {(1, 0)}
-    rises = [prefill[0][0]] + [at for (_, a), (at, b) in itertools.pairwise(prefill) if a.kv != b.kv] + [prefill[-1][0]]
-    assert max(later - earlier for earlier, later in itertools.pairwise(rises)) < 10
-    assert prefill[-1][1].kv == max(sample.kv or 0.0 for _, sample in prefill)
-
-
 # --- harmed ----------------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +125,7 @@ def test_a_long_prompt_moves_nothing_but_the_cache(slow: Any, load: Load) -> Non
 def test_a_frozen_engine_shows_its_requests_for_good(small: Any, load: Load, role: str) -> None:
     """All signals still, /health fine, a question unanswered and in no gauge; even when all clients have gone."""
     with load(small, 4, max_tokens=LONG):
-        shows(small, running=4, waiting=0)
+        small.shows(running=4, waiting=0)
         small.freeze(role)
         small.wait(lambda: signals(small.sample()) == signals(small.sample()), APPEARS, "the last step")
         frozen = small.sample()
@@ -166,7 +135,7 @@ def test_a_frozen_engine_shows_its_requests_for_good(small: Any, load: Load, rol
     assert (frozen.running, frozen.waiting) == (4, 0)
     assert small.get("/health").reply.went is Went.OK
     small.thaw(role)
-    shows(small, running=0, waiting=0)
+    small.shows(running=0, waiting=0)
     thawed = small.sample()
     assert thawed.prompt == frozen.prompt  # the question that was given up was never taken up
     assert thawed.finished == frozen.finished
@@ -175,7 +144,7 @@ def test_a_frozen_engine_shows_its_requests_for_good(small: Any, load: Load, rol
 
 def test_a_frozen_api_server_says_nothing_and_catches_up(small: Any, load: Load) -> None:
     with load(small, 4, max_tokens=LONG):
-        shows(small, running=4, waiting=0)
+        small.shows(running=4, waiting=0)
         before = small.sample()
         small.freeze("api")
         assert {small.get(path, 1.0).reply.went for path in ("/health", "/metrics", "/v1/models")} == {Went.TIMEOUT}

@@ -25,6 +25,7 @@ from factory_watchdog.engines.vllm import VLLM
 from factory_watchdog.world.http import Fetched, Http
 
 READY_TIMEOUT = 180.0  # seconds; loading takes 20 to 45, most of it imports
+APPEARS_TIMEOUT = 20.0  # seconds within which a change must show in the gauges; a starved server takes some
 STOPPED_TIMEOUT = 5.0  # seconds; from SIGSTOP until the kernel has stopped the process
 PAGE_TIMEOUT = 15.0  # seconds; a page takes some ms, that of a starved server took up to 7 seconds
 METRICS = "/metrics"
@@ -67,7 +68,7 @@ WorkingDirectory={models}
 StateDirectory=vllm
 KillMode=control-group
 Restart=no
-TimeoutStopSec=8
+TimeoutStopSec=5
 """
 
 
@@ -76,7 +77,7 @@ def unit_text(
 ) -> str:
     """The unit file of a server of the model folder `model` below MODELS; `environment` is added to the usual one.
 
-    A server that goes by itself does so within 3 s; a frozen one is killed after 8.
+    A server that ends by itself does so within 3 s; one that was frozen is killed after 5.
     """
     command = [
         *(f"{venv}/bin/vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port)),
@@ -89,7 +90,7 @@ def unit_text(
 
 
 class Server:
-    """One vLLM in a box: `start` it, then look at it and harm it. What is sent needs the thread to be `inside`."""
+    """One vLLM in a box: `begin` it, then look at it and harm it. What is sent needs the thread to be `inside`."""
 
     def __init__(self, box: Any, unit: str, port: int) -> None:
         self.box, self.unit, self.port = box, unit, port
@@ -106,11 +107,6 @@ class Server:
                 yield
             finally:
                 _enter_network(own.fileno())
-
-    def start(self, text: str) -> None:
-        """Write the unit, start it, and return once it answers."""
-        self.box.unit(self.unit, text)
-        self.restart()
 
     def begin(self, text: str) -> None:
         """Write the unit and start it; it does not answer yet."""
@@ -181,6 +177,15 @@ class Server:
         """The signals of its only engine."""
         (sample,) = self.page().engines
         return sample
+
+    def shows(self, running: int, waiting: int = 0) -> None:
+        """Wait until its gauges show so many requests."""
+
+        def seen() -> bool:
+            sample = self.sample()
+            return (sample.running, sample.waiting) == (running, waiting)
+
+        self.wait(seen, APPEARS_TIMEOUT, f"{running} running and {waiting} waiting")
 
     def ask(self, form: Form = Form.CHAT, deadline: float = PAGE_TIMEOUT) -> Classified:
         """Our question, and what its answer is worth."""
