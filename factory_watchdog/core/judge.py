@@ -194,7 +194,8 @@ def without_metrics(memory: Memory, reading: Reading, settings: Settings) -> Fin
     if settings.ask_without_metrics and reading.metrics.went in (Went.OK, Went.STATUS, Went.ABSENT):
         if memory.asking.last is Settled.ANSWERED:
             return Finding(State.IDLE, "asked", "no metrics to read; the last question was answered")
-        return Finding(State.BLIND, "asked", "no metrics to read, and the last question was not answered")
+        asked = "the last question was not answered" if memory.asking.last is not None else "not asked yet"
+        return Finding(State.BLIND, "asked", f"no metrics to read; {asked}")
     return Finding(State.BLIND, "metrics", _unreadable(reading))
 
 
