@@ -67,7 +67,7 @@ def test_paused_while_idle_is_seen_by_a_question_that_fails(whole: Any, load: Lo
 @pytest.mark.usefixtures("life")
 def test_one_step_longer_than_hang_after_is_asked_at_most_once(whole: Any, load: Load, watchdog: Any) -> None:
     """The server looks idle, and nothing moves: a question of ours falls into the step and fails."""
-    watchdog.watch(whole, interval="5s", hang_after="30s", question_every="30s", question_timeout="10s")
+    watchdog.watch(whole, interval="5s", hang_after="30s", question_every="30s", question_timeout="5s")
     watchdog.host.becomes("idle", whole.name)
     before, began = whole.sample(), time.monotonic()
     with load(whole, 1, prompt=8000, max_tokens=1) as clients:
