@@ -115,7 +115,7 @@ class Asking:
 class Memory:
     """What the readings have shown so far.
 
-    `stopping`: the unit was last seen being stopped by a job that was not ours, and not active since. `new_life` and
+    `stopping`: a job that was not ours stops the unit, or did until it failed of it. `new_life` and
     `gap` say what the newest reading began; `computing` that by it the unit uses CPU time while none of
     its engines moves, `cpu` are the unit's CPU seconds as they were at `cpu_at`.
     """

@@ -122,13 +122,13 @@ def _of_the_life_before(reading: Reading) -> Reading:
 
 
 def _is_stopping(before: bool, reading: Reading) -> bool:
-    """Whether somebody's job stops the unit, or did before it failed of it. A crash has no job."""
+    """Whether somebody's job stops the unit, or did until it failed of it. A crash has no job; a start ends it."""
     unit = reading.unit
     if unit is None or not unit.told:
         return before
-    return (unit.active == "deactivating" and bool(unit.job)) or (
-        before and unit.active not in ("active", "activating")
-    )
+    if unit.active == "deactivating" and unit.job:
+        return True
+    return before and unit.active in ("deactivating", "failed")
 
 
 def _is_gap(ended: float | None, reading: Reading, settings: Settings) -> bool:
@@ -169,7 +169,6 @@ def _begin_life(memory: Memory, reading: Reading, told: Identity) -> Memory:
     carried = tuple((e.sample.engine, outcome_total(e.sample)) for e in memory.engines)
     asking = memory.asking
     return Memory(
-        stopping=memory.stopping,
         life=Life(memory.life.number + 1, reading.began, told, carried=carried),
         down_since=memory.down_since if memory.down_since is not None else reading.began,
         start_times=memory.start_times,

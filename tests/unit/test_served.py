@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -290,7 +291,15 @@ def test_a_unit_that_failed_while_it_was_being_stopped_is_stopped(play: Any, rev
     assert (p.shown, p.restarts, p.alerts) == ("stopped unit-set-aside", [], [])
 
 
-@pytest.mark.parametrize("script", ["work+unit-deactivating ", STOPPED + "work+unit-activating ", STOPPED + "work "])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "work+unit-deactivating ",
+        STOPPED + "work+unit-activating ",
+        STOPPED + "work ",
+        STOPPED + "refused+unit-inactive ",
+    ],
+)
 def test_one_that_crashed_or_was_started_since_has_failed(play: Any, script: str) -> None:
     p = play().run("work*2 " + script + "refused+unit-failed*3")
     assert p.shown == "dead unit-failed"
@@ -313,3 +322,12 @@ def test_pages_of_the_old_life_do_not_serve_the_new_one(play: Any) -> None:
     p.run("refused+no-start*9")
     assert p.shown.startswith("starting")
     assert p.restarts == []
+
+
+def test_one_that_was_started_and_failed_between_two_polls_has_failed(play: Any) -> None:
+    p = play().run(STOPPED)
+    p.life()
+    failed = replace(p.base["unit"], active="failed", sub="failed")
+    for _ in range(3):
+        p.poll("refused", unit=failed)
+    assert p.shown == "dead unit-failed"
