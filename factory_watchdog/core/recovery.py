@@ -181,7 +181,9 @@ def _veto(memory: Memory, recovery: Recovery, now: Now) -> Step:
     """An answer is a reason not to restart: the clock starts again."""
     ground = recovery.ground
     rule, engine = (ground.rule, ground.engine) if ground is not None else (None, None)
-    why = f"a question was answered{f' by engine {engine}' if len(memory.engines) > 1 else ''}: no restart"
+    by = f" by engine {engine}" if len(memory.engines) > 1 and engine is not None else ""
+    suspected = f", though {ground.why}" if ground is not None else ""
+    why = f"no restart: a question was answered{by}{suspected}"
     engines = tuple(
         replace(e, flat=0, flat_since=None, vetoed=bool(e.flat)) if engine in (None, e.sample.engine) else e
         for e in memory.engines
