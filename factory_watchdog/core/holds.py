@@ -12,7 +12,7 @@ HOLD_WORDS: dict[Hold, str] = {
     Hold.OBSERVE: "observe mode",
     Hold.NO_UNIT: "no unit configured, watched only",
     Hold.FLAG: "busy flag",
-    Hold.FAILED_UNIT: "the unit failed and revive is off",
+    Hold.FAILED_UNIT: "the unit is down and revive is off",
     Hold.UNIT: "unit not known to be active, or a job of it queued",
     Hold.BREAKER: "breaker open: the restarts allowed are used up",
     Hold.TEN_MINUTES: "last restart too recent",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from factory_watchdog.core.memory import Engine, Finding, Memory, Settled
-from factory_watchdog.core.model import Alert, Reading, Settings, State, Went
+from factory_watchdog.core.model import Alert, Reading, Settings, State, UnitFacts, Went
 from factory_watchdog.core.observe import SAYS_DEAD, activating, pause_sign
 from factory_watchdog.core.observe import says_dead as _says_dead
 from factory_watchdog.core.wording import count, span
@@ -18,8 +18,8 @@ from factory_watchdog.core.wording import count, span
 CONSECUTIVE = 2
 """Readings, refusals, 503s or failures in a row before anything counts: one can be an accident of the network."""
 
-STANDING = frozenset({"active", "activating", "failed"})
-"""ActiveStates in which a unit may be judged; in every other one somebody is stopping, reloading or has stopped it."""
+STANDING = frozenset({"active", "activating"})
+"""ActiveStates in which a server may be judged; in others somebody stops or reloads it, or it is down."""
 
 Rule = Callable[[Memory, Reading, Settings], Finding | None]
 
@@ -58,23 +58,22 @@ def maintenance(_memory: Memory, reading: Reading, _settings: Settings) -> Findi
     return Finding(State.PAUSED, "maintenance", "maintenance: set aside by an operator")
 
 
-def unit_set_aside(memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+def unit_set_aside(_memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
     unit = reading.unit
-    if unit is None or not unit.told:
+    if unit is None or not unit.told or unit.active in STANDING or _gave_up(unit):
         return None
-    if unit.active == "failed" and memory.stopping:
-        why = "the unit failed while it was being stopped: nobody restarts what was stopped"
-        return Finding(State.STOPPED, "unit-set-aside", why)
-    if unit.active in STANDING:
-        return None
-    return Finding(State.STOPPED, "unit-set-aside", f"the unit is {unit.active}: nobody restarts what was stopped")
+    how = "failed while it was being stopped" if unit.active == "failed" else f"is {unit.active}"
+    return Finding(State.STOPPED, "unit-set-aside", f"the unit {how}: nobody restarts what was stopped")
 
 
 def unit_failed(_memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
+    """Down by itself. A server may well end with status 0 when its engine dies, and leave the unit inactive."""
     unit = reading.unit
-    if unit is None or not unit.told or unit.active != "failed":
+    if unit is None or not unit.told or not _gave_up(unit):
         return None
-    why = "the unit failed, and the service manager does not start it again"
+    setting = f" (Restart={unit.restarts_on})" if unit.restarts_on else ""
+    how = "failed" if unit.active == "failed" else "is inactive, for the server ended by itself with success"
+    why = f"the unit {how}, and the service manager does not start it again{setting}"
     return Finding(
         State.DEAD,
         "unit-failed",
@@ -84,6 +83,11 @@ def unit_failed(_memory: Memory, reading: Reading, _settings: Settings) -> Findi
         ask=False,
         alerts=((Alert.UNIT_FAILED, why),),
     )
+
+
+def _gave_up(unit: UnitFacts) -> bool:
+    """Whether the unit is down and nobody asked it to be; what is not told of one that failed speaks for that."""
+    return unit.own_exit is not False if unit.active == "failed" else unit.active == "inactive" and bool(unit.own_exit)
 
 
 # --- 2. starting -----------------------------------------------------------------------------------------------------

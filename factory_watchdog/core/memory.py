@@ -115,9 +115,8 @@ class Asking:
 class Memory:
     """What the readings have shown so far.
 
-    `stopping`: a job that was not ours stops the unit, or did until it failed of it. `new_life` and
-    `gap` say what the newest reading began; `computing` that by it the unit uses CPU time while none of
-    its engines moves, `cpu` are the unit's CPU seconds as they were at `cpu_at`.
+    `new_life` and `gap` say what the newest reading began; `computing` that by it the unit uses CPU time while none
+    of its engines moves, `cpu` are the unit's CPU seconds as they were at `cpu_at`.
     """
 
     life: Life
@@ -134,7 +133,6 @@ class Memory:
     start_times: tuple[float, ...] = ()
     proxy: bool = False
     asking: Asking = Asking()
-    stopping: bool = False
     new_life: bool = False
     gap: bool = False
     computing: bool = False

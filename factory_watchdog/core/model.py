@@ -109,7 +109,9 @@ class UnitFacts:
 
     `told` is false when the manager did not answer. `job` is the id of a queued job, 0 for none. `main_start` is the
     main process's start time in clock ticks since boot, `cpu` its control group's CPU seconds. `left_over` has the
-    PIDs of processes of the control group from before our last restart that are still alive.
+    PIDs of processes of the control group from before our last restart that are still alive. Of a unit that is down,
+    `own_exit` says whether its main process ended before anybody asked it to, and `restarts_on` what its setting
+    Restart= is.
     """
 
     told: bool
@@ -122,6 +124,8 @@ class UnitFacts:
     cpu: float | None = None
     control_group: str | None = None
     left_over: tuple[int, ...] = ()
+    own_exit: bool | None = None
+    restarts_on: str | None = None
     detail: str = ""
 
 

@@ -69,7 +69,6 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
         computing=computing,
         cpu=cpu,
         cpu_at=cpu_at,
-        stopping=_is_stopping(memory.stopping, reading),
         refused=memory.refused + 1 if refused else 0,
         refused_since=_since(memory.refused_since, refused, reading.began),
         silent_since=_since(memory.silent_since, silent, reading.began),
@@ -119,16 +118,6 @@ def _of_the_life_before(reading: Reading) -> Reading:
     """The first reading of a life that only the unit tells: its pages may have come from the old one."""
     silent = Reply(Went.ERROR, detail="a new life began during this reading")
     return replace(reading, health=silent, metrics=silent)
-
-
-def _is_stopping(before: bool, reading: Reading) -> bool:
-    """Whether somebody's job stops the unit, or did until it failed of it. A crash has no job; a start ends it."""
-    unit = reading.unit
-    if unit is None or not unit.told:
-        return before
-    if unit.active == "deactivating" and unit.job:
-        return True
-    return before and unit.active in ("deactivating", "failed")
 
 
 def _is_gap(ended: float | None, reading: Reading, settings: Settings) -> bool:
@@ -232,8 +221,8 @@ def _slowed(engines: tuple[Engine, ...], seconds: float) -> tuple[Engine, ...]:
 
 def _observe_life(life: Life, engines: tuple[Engine, ...], reading: Reading) -> Life:
     produced = any(e.produced for e in engines)
-    up = life.up or produced or _is_up(reading)
     outcome = life.outcome or produced or (reading.readable and _has_outcome(life, engines))
+    up = life.up or produced or _is_up(reading) or (outcome and reading.health.went in SILENT)  # starved, not starting
     silent = life.no_pause_signs or (reading.pause is not None and reading.pause.absent)
     if up == life.up and outcome == life.outcome and silent == life.no_pause_signs:
         return life

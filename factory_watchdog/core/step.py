@@ -76,9 +76,8 @@ def wants_pause_signs(backend: Backend, reading: Reading, settings: Settings) ->
 def _polled(
     backend: Backend, reading: Reading, now: float, settings: Settings, others: tuple[str, ...]
 ) -> tuple[Backend, tuple[Effect, ...]]:
+    reading = _of_our_own_stop(reading, backend.recovery)
     memory = settle(observe(backend.memory, reading, settings), reading, settings)
-    if memory.stopping and backend.recovery.phase.restarting:
-        memory = replace(memory, stopping=False)  # it is our own job that stops it
     finding, resets = judge(memory, reading, settings)
     if resets:
         memory = calm(memory)
@@ -90,6 +89,14 @@ def _polled(
     turned = _turned(backend.verdict, verdict)
     state = Backend(memory, finding, recovery, verdict, reading, alerted)
     return state, (*turned, *alerts, *effects)
+
+
+def _of_our_own_stop(reading: Reading, recovery: Recovery) -> Reading:
+    """A unit that failed of being stopped is nobody's wish where it was our restart that stopped it."""
+    unit, ended = reading.unit, recovery.identity
+    if unit is None or unit.active != "failed" or ended is None or ended.invocation != unit.invocation:
+        return reading
+    return replace(reading, unit=replace(unit, own_exit=None))
 
 
 def _turned(previous: Verdict | None, verdict: Verdict) -> tuple[Effect, ...]:

@@ -19,6 +19,7 @@ from factory_watchdog.world.processes import Process, left_over, processes, star
 
 _NAME = "org.freedesktop.systemd1"
 _MANAGER = Address("/org/freedesktop/systemd1", _NAME, f"{_NAME}.Manager")
+_UNIT = f"{_NAME}.Unit"
 _ROWS = "a(ssssssouso)"  # the type of what `ListUnitsByNames` gives back
 
 _LOOK_TIMEOUT = 5.0  # seconds; answers come within 1 ms, but a daemon-reload keeps systemd busy for some seconds
@@ -28,6 +29,8 @@ _LOOK_EVERY = 5.0  # seconds between two looks at a job that is followed: the si
 _UNSET = 2**64 - 1  # systemd's word for a counter that is not kept
 _NANOSECOND = 1e-9  # seconds
 
+_TORN_LOOKS = 3  # a unit changes a few times within a millisecond, and then rests
+_DOWN = frozenset({"inactive", "failed"})
 _NOT_LOADABLE = frozenset({"not-found", "error", "bad-setting"})
 _DENIED = frozenset(
     f"org.freedesktop.DBus.Error.{name}" for name in ("AccessDenied", "InteractiveAuthorizationRequired", "AuthFailed")
@@ -90,7 +93,7 @@ class Manager:
         """What systemd says of `unit` now; `told` is false, with the reason, where it says nothing of use.
 
         A unit that is stopped and not in memory is read from disk and told as inactive. What only services have is
-        None for other units. Five calls, about 1 ms.
+        None for other units. Seven calls, about 1.5 ms.
         """
         try:
             return await self._ask(lambda connection: _facts(connection, unit), _LOOK_TIMEOUT)
@@ -192,23 +195,52 @@ class Manager:
 
 
 async def _facts(connection: Connection, unit: str) -> UnitFacts:
+    """What is told of one moment: a unit that changes between the calls would show its old state with its new PID."""
     look = await _look(connection, unit)
+    for _ in range(_TORN_LOOKS):
+        facts = await _facts_of(connection, look)
+        before, look = look, await _look(connection, unit)
+        if look == before:
+            return facts
+    return UnitFacts(told=False, detail=f"{clean(unit)} changes while it is looked at")
+
+
+async def _facts_of(connection: Connection, look: _Look) -> UnitFacts:
     if look.load in _NOT_LOADABLE and look.active == "inactive":
-        return UnitFacts(told=False, detail=f"systemd says of {clean(unit)}: {look.load}")
+        return UnitFacts(told=False, detail=f"systemd says of {clean(look.name)}: {look.load}")
     facts = UnitFacts(True, look.active, look.sub, look.job, look.invocation)
     if not look.name.endswith(".service"):
         return facts
     service = Address(look.path, _NAME, f"{_NAME}.Service")
+    if look.active in _DOWN:
+        facts = dataclasses.replace(
+            facts,
+            own_exit=await _own_exit(connection, look.path),
+            restarts_on=await _property(connection, service, "Restart", "s"),
+        )
     main_pid = int(await _property(connection, service, "MainPID", "u")) or None
-    main_start = start_ticks(main_pid) if main_pid else None
     nanoseconds = await _property(connection, service, "CPUUsageNSec", "t")
     return dataclasses.replace(
         facts,
         main_pid=main_pid,
-        main_start=main_start,
+        main_start=start_ticks(main_pid) if main_pid else None,
         cpu=None if nanoseconds == _UNSET else nanoseconds * _NANOSECOND,
         control_group=await _property(connection, service, "ControlGroup", "s") or None,
     )
+
+
+async def _own_exit(connection: Connection, path: str) -> bool | None:
+    """Whether the main process of a unit that is down ended before the unit began to stop; None where it is not known.
+
+    systemd notes a main process's end before it lets the unit go, and lets it go before it ends the process (measured
+    with systemd 252). Nobody knows of a run that never got active, or of a unit that systemd has dropped from memory,
+    as it does with one that is inactive and that no other unit wants.
+    """
+    service, unit = Address(path, _NAME, f"{_NAME}.Service"), Address(path, _NAME, _UNIT)
+    began = await _property(connection, service, "ExecMainStartTimestampMonotonic", "t")
+    ended = await _property(connection, service, "ExecMainExitTimestampMonotonic", "t")
+    left = await _property(connection, unit, "ActiveExitTimestampMonotonic", "t")
+    return bool(ended <= left) if began and ended and left >= began else None
 
 
 async def _look(connection: Connection, unit: str) -> _Look:
@@ -217,7 +249,7 @@ async def _look(connection: Connection, unit: str) -> _Look:
     if not rows:
         raise BusError(f"systemd does not take {clean(repr(unit))} for a unit's name")
     name, _, load, active, sub, _, path, job, _, _ = rows[0]
-    invocation = await _property(connection, Address(path, _NAME, f"{_NAME}.Unit"), "InvocationID", "ay")
+    invocation = await _property(connection, Address(path, _NAME, _UNIT), "InvocationID", "ay")
     return _Look(name, load, active, sub, path, job, bytes(invocation).hex() or None)
 
 

@@ -101,7 +101,7 @@ def test_a_server_that_crashed_is_left_to_systemd(host: Any) -> None:
 def test_a_server_that_systemd_gave_up_is_told_and_not_revived(host: Any) -> None:
     host.watch()
     host.crashes()
-    assert "the unit failed and revive is off" in host.alerted("held")
+    assert "the unit is down and revive is off" in host.alerted("held")
     host.looks_on()
     assert host.show("ActiveState", "spark1.service") == "failed"
     assert host.starts("spark1.service") == 1
@@ -113,6 +113,26 @@ def test_a_server_that_systemd_gave_up_is_revived_where_that_is_wanted(host: Any
     host.crashes()
     host.alerted("served")
     assert (host.starts("spark1.service"), len(host.history("restart"))) == (2, 1)
+
+
+@pytest.mark.parametrize("revive", [False, True])
+def test_a_server_that_ended_by_itself_with_success_is_told_and_revived_only_where_that_is_wanted(
+    host: Any, revive: bool
+) -> None:
+    """As vLLM does when its engine dies. Its unit is wanted by another one, as an enabled one is."""
+    host.unit("wanting.target", "[Unit]\nWants=spark1.service\n")
+    host.box.systemctl("start", "wanting.target")
+    host.watch(service="SuccessExitStatus=1\nRestart=on-failure", revive=revive)
+    host.crashes()
+    assert "inactive, for the server ended by itself" in host.alerted("unit-failed")
+    assert "(Restart=on-failure)" in host.alerted("dead")
+    if revive:
+        host.alerted("served")
+        assert (host.starts("spark1.service"), len(host.history("restart"))) == (2, 1)
+        return
+    assert "the unit is down and revive is off" in host.alerted("held")
+    host.looks_on()
+    assert (host.show("ActiveState", "spark1.service"), host.starts("spark1.service")) == ("inactive", 1)
 
 
 def test_a_held_busy_flag_forbids_question_and_restart(host: Any) -> None:

@@ -16,6 +16,12 @@ pytestmark = pytest.mark.system
 
 SLEEPER = "[Service]\nType=exec\nExecStart=/bin/sleep infinity\n"
 STUBBORN = SLEEPER + "ExecStop=/bin/sleep infinity\nTimeoutStopSec=infinity\n"
+UNMOVED = """[Service]
+Type=notify
+NotifyAccess=all
+ExecStart=/bin/sh -c 'trap "" TERM; systemd-notify --ready; while :; do sleep 0.05; done'
+TimeoutStopSec=300ms
+"""
 GATED = SLEEPER + "ExecStop=/bin/sh -c 'until [ -e /run/gate ]; do sleep 0.05; done'\n"
 FAILING = "[Service]\nType=oneshot\nExecStart=/bin/false\n"
 ONESHOT = "[Service]\nType=oneshot\nExecStart=/bin/touch /run/oneshot-ran\n"
@@ -43,6 +49,8 @@ def test_facts_of_a_running_service(box: Any, units: Units, probe: Probes) -> No
         "cpu": pytest.approx(int(box.show("running.service", "CPUUsageNSec")) / 1e9),
         "control_group": "/system.slice/running.service",
         "left_over": [],
+        "own_exit": None,
+        "restarts_on": None,
         "detail": "",
     }
 
@@ -60,6 +68,44 @@ def test_a_failed_service_is_told_as_failed(box: Any, units: Units, probe: Probe
     box.systemctl("start", "failed.service", check=False)
     facts = probe().ask("facts", "failed.service")
     assert (facts["told"], facts["active"], facts["main_pid"]) == (True, "failed", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "verb", "told"),
+    [
+        (SLEEPER, "stop", ("inactive", False)),
+        (SLEEPER, "kill", ("inactive", True)),  # SIGTERM by hand: systemd was not asked to stop it
+        (SLEEPER + "ExecStop=/bin/sleep 0.2\n", "stop", ("inactive", False)),
+        (UNMOVED, "stop", ("failed", False)),
+        (UNMOVED, "kill --signal=KILL", ("failed", True)),
+        ("[Service]\nType=notify\nExecStart=/bin/true\n", "", ("failed", None)),  # it never got active
+    ],
+)
+def test_who_ended_a_service(
+    box: Any, units: Units, probe: Probes, wait_for: WaitFor, text: str, verb: str, told: tuple[str, bool | None]
+) -> None:
+    units({"ended.service": text, "wanting.target": "[Unit]\nWants=ended.service\n"})
+    box.systemctl("start", "wanting.target", "ended.service", check=False)
+    if verb:
+        box.systemctl(*verb.split(), "ended.service")
+    wait_for(lambda: box.show("ended.service", "ActiveState") == told[0], 10, "its end")
+    facts = probe().ask("facts", "ended.service")
+    assert ((facts["active"], facts["own_exit"]), facts["restarts_on"]) == (told, "no")
+
+
+def test_facts_are_of_one_moment(box: Any, units: Units, probe: Probes) -> None:
+    """Of a service that is started anew all the time, a PID is never told with another run's InvocationID."""
+    flapping = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec=0\nExecStart=/bin/sleep 0.01\n"
+    units({"flapping.service": flapping})
+    box.systemctl("start", "flapping.service")
+    manager = probe()
+    runs: dict[tuple[int, int], set[str | None]] = {}
+    for _ in range(400):
+        facts = manager.ask("facts", "flapping.service")
+        if facts["main_start"]:
+            runs.setdefault((facts["main_pid"], facts["main_start"]), set()).add(facts["invocation"])
+    assert len(runs) > 1
+    assert [seen for seen in runs.values() if len(seen) > 1] == []
 
 
 @pytest.mark.parametrize(

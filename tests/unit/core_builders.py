@@ -98,7 +98,8 @@ READING_WORDS: dict[str, dict[str, Any]] = {
     "no-start": {"start_time": None},
     "left-over": {"unit": replace(ACTIVE, left_over=(77,))},
     "job": {"unit": replace(ACTIVE, job=9)},
-    "stopping": {"unit": replace(ACTIVE, active="deactivating", job=9)},
+    "stopped-failed": {"unit": replace(ACTIVE, active="failed", sub="failed", own_exit=False)},
+    "gave-up": {"unit": replace(ACTIVE, active="inactive", sub="dead", own_exit=True, restarts_on="on-failure")},
     **{
         f"unit-{state}": {"unit": replace(ACTIVE, active=state, sub=state)}
         for state in ("inactive", "deactivating", "reloading", "activating", "failed")

@@ -21,10 +21,14 @@ VERDICTS = [
     (WARM + "work+unit-reloading", "stopped unit-set-aside"),
     (WARM + "refused+unit-failed", "suspect unit-failed"),
     (WARM + "refused+unit-failed*2", "dead unit-failed"),
+    (WARM + "refused+stopped-failed*9", "stopped unit-set-aside"),
+    (WARM + "refused+gave-up", "suspect unit-failed"),
+    (WARM + "refused+gave-up*2", "dead unit-failed"),
     # 2. starting
     ("refused*3", "starting starting"),
     ("503+quiet*3", "starting starting"),
     ("metrics-timeout+health-timeout*3", "starting starting"),
+    ("health-timeout+work", "busy working"),  # counters of this life say that it served
     (WARM + "work+unit-activating", "starting starting"),
     # 3. gone
     (WARM + "refused", "suspect refused"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -282,35 +281,32 @@ def test_a_restart_that_nobody_saw_end_is_not_said_to_have_ended(play: Any) -> N
     assert p.settled[-1].why == "the watchdog was restarted meanwhile, yet the old life goes on"
 
 
-STOPPED = "work*2 work+stopping "
-
-
 @pytest.mark.parametrize("revive", [False, True])
 def test_a_unit_that_failed_while_it_was_being_stopped_is_stopped(play: Any, revive: bool) -> None:
-    p = play(revive=revive).run(STOPPED + "refused+unit-failed*20")
+    p = play(revive=revive).run("work*2 refused+stopped-failed*20")
     assert (p.shown, p.restarts, p.alerts) == ("stopped unit-set-aside", [], [])
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "work+unit-deactivating ",
-        STOPPED + "work+unit-activating ",
-        STOPPED + "work ",
-        STOPPED + "refused+unit-inactive ",
-    ],
-)
-def test_one_that_crashed_or_was_started_since_has_failed(play: Any, script: str) -> None:
-    p = play().run("work*2 " + script + "refused+unit-failed*3")
-    assert p.shown == "dead unit-failed"
 
 
 def test_our_own_stop_is_nobodys(play: Any) -> None:
     p = play().restarted()
-    p.run("refused+stopping")
     p.job(JobResult.FAILED)
-    p.run("refused+unit-failed*3")
+    p.run("refused+stopped-failed*3")
     assert p.shown == "dead unit-failed"
+
+
+@pytest.mark.parametrize(("revive", "restarts"), [(False, 0), (True, 1)])
+def test_a_server_that_ended_by_itself_with_success_is_started_only_if_told_so(
+    play: Any, revive: bool, restarts: int
+) -> None:
+    """vLLM does so when its engine dies, and Restart=on-failure then does nothing (vllm-project/vllm#48966)."""
+    p = play(revive=revive).run("work*2 refused+gave-up*3")
+    assert len(p.restarts) == restarts
+    assert p.alerts[:2] == ["unit-failed", "dead"]
+    why = (
+        "the unit is inactive, for the server ended by itself with success, "
+        "and the service manager does not start it again (Restart=on-failure)"
+    )
+    assert p.state.recovery.ground.why == why
 
 
 def test_pages_of_the_old_life_do_not_serve_the_new_one(play: Any) -> None:
@@ -322,12 +318,3 @@ def test_pages_of_the_old_life_do_not_serve_the_new_one(play: Any) -> None:
     p.run("refused+no-start*9")
     assert p.shown.startswith("starting")
     assert p.restarts == []
-
-
-def test_one_that_was_started_and_failed_between_two_polls_has_failed(play: Any) -> None:
-    p = play().run(STOPPED)
-    p.life()
-    failed = replace(p.base["unit"], active="failed", sub="failed")
-    for _ in range(3):
-        p.poll("refused", unit=failed)
-    assert p.shown == "dead unit-failed"
