@@ -6,28 +6,29 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from factory_watchdog.config import load, schema
-from factory_watchdog.core.forecast import forecast
-from factory_watchdog.core.model import Flag, ResetAsked, State
+from factory_watchdog.core.model import Flag, State
 from factory_watchdog.core.recovery import resume
 from factory_watchdog.errors import AnotherDaemonError, ConfigError, ControlError, StoreError
 from factory_watchdog.notify.command import Notifier as Commands
 from factory_watchdog.ports import Host, World
 from factory_watchdog.recorder import Log, Recorder
+from factory_watchdog.requests import Requests
 from factory_watchdog.saved import SavedStateError, taken_up
-from factory_watchdog.status import status_of
 from factory_watchdog.watcher import Watcher, watcher_of
 from factory_watchdog.world import busy_flag
 from factory_watchdog.world.bus import Which
 from factory_watchdog.world.clock import HostClock
 from factory_watchdog.world.control import SOCKET
-from factory_watchdog.world.control_server import Caller, ControlServer
+from factory_watchdog.world.control_server import ControlServer
 from factory_watchdog.world.http import Http
+from factory_watchdog.world.maintenance import NAME as MAINTENANCE
+from factory_watchdog.world.maintenance import Maintenance
 from factory_watchdog.world.processes import boot_id
 from factory_watchdog.world.sd_notify import Notifier
 from factory_watchdog.world.store import Store
@@ -70,6 +71,9 @@ class Daemon:
             notifier=Commands(config.notify, self._report),
             told=self._tell_status,
         )
+        self._maintenance = Maintenance(Path(config.daemon.state_dir) / MAINTENANCE, self._clock)
+        if self._maintenance.warning is not None:
+            self._report(self._maintenance.warning)
 
     async def run(self) -> int:
         """Watch until SIGTERM or SIGINT; 1 at once where another daemon has the same runtime_dir."""
@@ -77,7 +81,8 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
-        control = ControlServer(Path(self._config.daemon.runtime_dir) / SOCKET, self._control, self._report)
+        requests = Requests(self._watchers, self._recorder, self._clock, self._maintenance)
+        control = ControlServer(Path(self._config.daemon.runtime_dir) / SOCKET, requests.answer, self._report)
         try:
             await control.start()
         except AnotherDaemonError as error:
@@ -122,7 +127,7 @@ class Daemon:
             units=self._manager(backend) if backend.unit or backend.action_unit else None,
             clock=self._clock,
             flag=self._flag_of(backend),
-            maintenance=lambda: False,
+            maintenance=lambda: self._maintenance.standing(backend.name),
         )
         watcher = watcher_of(backend, self._config.daemon, world, self._host, self._recorder)
         delay = random.uniform(0.0, min(1.0, self._config.daemon.interval))  # noqa: S311  spreads starts, guards nothing
@@ -154,6 +159,9 @@ class Daemon:
                 )
         except (StoreError, SavedStateError) as error:
             self._log.error("fault", backend=name, what=f"{error}; the backend begins afresh, its budget is full")
+
+    def _watchers(self) -> dict[str, Watcher]:
+        return {name: watched.watcher for name, watched in self._watched.items()}
 
     def _manager(self, backend: schema.Backend) -> Manager:
         which: Which = "user" if backend.bus == "user" else "system"
@@ -285,43 +293,3 @@ class Daemon:
     def _close_store(self) -> None:
         if self._recorder.store is not None:
             self._recorder.store.close()
-
-    # --- control -----------------------------------------------------------------------------------------------------
-
-    async def _control(self, request: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
-        """Answer one request of the control socket. Raises ControlError, whose text the caller gets."""
-        command = request.get("command")
-        if command == "status":
-            return {"backends": [self._status_of(n) for n in self._named(request, default=tuple(self._watched))]}
-        if command == "explain":
-            return {"backends": [self._explained(n) for n in self._named(request)]}
-        if command == "reset":
-            for name in self._named(request):
-                self._reset(name, caller)
-            return {}
-        raise ControlError(f"unknown command {command!r}; known are status, explain, reset")
-
-    def _named(self, request: Mapping[str, Any], default: tuple[str, ...] = ()) -> tuple[str, ...]:
-        name = request.get("name")
-        if name is None and default:
-            return default
-        if not isinstance(name, str) or name not in self._watched:
-            raise ControlError(f"unknown backend {name!r}; known are {', '.join(self._watched)}")
-        return (name,)
-
-    def _status_of(self, name: str) -> dict[str, Any]:
-        state = self._watched[name].watcher.state
-        told = status_of(name, state, self._clock.boottime(), self._clock.wall())
-        return {**told, "tokens_per_second": self._watched[name].watcher.tokens_per_second}
-
-    def _explained(self, name: str) -> dict[str, Any]:
-        watcher = self._watched[name].watcher
-        now = self._clock.boottime()
-        sentences = forecast(watcher.state, watcher.settings, now)
-        return {**self._status_of(name), "explained": list(sentences)}
-
-    def _reset(self, name: str, caller: Caller) -> None:
-        self._log.warning("reset", backend=name, uid=caller.uid, pid=caller.pid)
-        watcher = self._watched[name].watcher
-        watcher.feed(ResetAsked(by=f"uid {caller.uid}"))
-        self._recorder.save(name, watcher.state)

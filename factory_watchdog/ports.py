@@ -80,4 +80,4 @@ class World:
     units: Units | None
     clock: Clock
     flag: Callable[[], Flag]
-    maintenance: Callable[[], bool]
+    maintenance: Callable[[], str | None]

@@ -92,7 +92,7 @@ class Recorder:
     def restarting(self, name: str, order: Restart, readings: Iterable[Reading]) -> None:
         self.log.warning("restart", backend=name, attempt=order.attempt, rule=order.proof.rule, why=order.proof.why)
         whole = replace(order, proof=replace(order.proof, readings=tuple(readings)))
-        self._record(lambda store: store.begin_restart(name, whole, self.clock.wall()))
+        self._record(lambda store: store.begin_restart(name, whole, self.clock.wall(), order.by))
 
     def settled(self, name: str, settled: RestartSettled) -> None:
         log = self.log.info if settled.served else self.log.error
@@ -111,6 +111,10 @@ class Recorder:
 
     def identified(self, name: str, kind: str, why: str) -> None:
         self.log.info("kind", backend=name, kind=kind, why=why)
+
+    def ordered(self, name: str, what: str, by: str, **details: object) -> None:
+        """What an operator wants, before anything comes of it."""
+        self.log.warning(what, backend=name, by=by, **details)
 
     def report(self, what: str) -> None:
         """A fault of a part that belongs to no backend."""

@@ -59,7 +59,8 @@ def decode(text: bytes) -> Saved:
 def taken_up(text: bytes, boot_id: str, boottime: float, wall: float) -> Backend:
     """The state with which a daemon goes on. Raises SavedStateError.
 
-    In the same boot: clocks start again, a restart under way goes on. In another one: only the budget is left.
+    In the same boot: clocks start again, a restart under way goes on. In another one nothing is left but the budget
+    and what a restart costs.
     """
     saved = decode(text)
     if saved.boot_id == boot_id:
@@ -73,5 +74,7 @@ def _after_boot(backend: Backend, behind: float) -> Backend:
     recovery = backend.recovery
     restarts = tuple(t + behind for t in recovery.restarts)
     if recovery.phase.restarting:
-        return Backend(recovery=replace(recovery, phase=Phase.SERVE, since=recovery.since + behind, restarts=restarts))
-    return Backend(recovery=Recovery(attempt=recovery.attempt, restarts=restarts))
+        recovery = replace(recovery, phase=Phase.SERVE, since=recovery.since + behind, restarts=restarts)
+    else:
+        recovery = Recovery(attempt=recovery.attempt, restarts=restarts)
+    return Backend(recovery=recovery, restart_cost=backend.restart_cost)

@@ -32,12 +32,15 @@ from factory_watchdog.core.model import (
     Raise,
     Reading,
     Restart,
+    RestartAsked,
     RestartSettled,
     Settings,
     Turned,
     UnitFacts,
 )
-from factory_watchdog.core.step import step_host, wants_pause_signs
+from factory_watchdog.core.orders import why_not
+from factory_watchdog.core.step import restarting, step_host, wants_pause_signs
+from factory_watchdog.core.window import LONGEST
 from factory_watchdog.engines import dialect_of
 from factory_watchdog.engines.detect import UNDETECTED, detect
 from factory_watchdog.engines.dialect import MODELS_PATH, Dialect, Page, served_model
@@ -93,7 +96,8 @@ class Watcher:
         self._model: str | None = config.model
         self._old_life: str | None = None
         self._old_processes: list[Process] = []
-        kept = int((settings.hang_after + HISTORY_BEYOND) / settings.interval) + 2
+        longest = LONGEST if settings.hang_auto else settings.hang_after
+        kept = int((longest + HISTORY_BEYOND) / settings.interval) + 2
         self._readings: deque[Reading] = deque(maxlen=min(kept, HISTORY_MOST))
         self.deadline = max(SHORTEST_POLL, min(0.9 * settings.interval, LONGEST_POLL))
         self.finished = asyncio.get_running_loop().time()
@@ -157,6 +161,19 @@ class Watcher:
         self._host.states = dict(states)
         for effect in effects:
             self._carry_out(effect)
+
+    def look(self) -> None:
+        """Poll at once: something outside changed that the next poll would see too late."""
+        self._wake.set()
+
+    async def order_restart(self, by: str) -> str | None:
+        """Restart because an operator, named `by`, wants it; the reason where that cannot be, by a fresh look."""
+        await self.poll()
+        now, others = self.world.clock.boottime(), restarting(self._host.states, self.name)
+        reason = why_not(self.state, now, self.settings, others)
+        if reason is None:
+            self.feed(RestartAsked(by))
+        return reason
 
     async def settle(self) -> None:
         """Wait until no question and no restart job is under way."""

@@ -126,10 +126,33 @@ def reset(
     config: ConfigOption = CONFIG,
 ) -> None:
     """Close a backend's breaker and forget its restarts."""
-    from factory_watchdog.cli import daemon
+    from factory_watchdog.cli import orders as command
 
-    daemon.ask(config, {"command": "reset", "name": name})
-    sys.stdout.write(f"{name}: restarts forgotten, the breaker is closed\n")
+    command.reset(name, config)
+
+
+@app.command()
+def restart(
+    name: Annotated[str, typer.Argument(help="The backend.")],
+    config: ConfigOption = CONFIG,
+) -> None:
+    """Restart a backend: with the proof, the holds and the end of a restart of the watchdog's own. Exits 1 if held."""
+    from factory_watchdog.cli import orders as command
+
+    command.restart(name, config)
+
+
+@app.command()
+def maintenance(
+    name: Annotated[str, typer.Argument(help="The backend.")],
+    length: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long from now, at most 7d.")] = "",
+    end: Annotated[bool, typer.Option("--end", help="End it now.")] = False,
+    config: ConfigOption = CONFIG,
+) -> None:
+    """Set a backend aside: it is read and shown, never asked and never restarted."""
+    from factory_watchdog.cli import orders as command
+
+    command.maintenance(name, length, config, end=end)
 
 
 @app.command()

@@ -164,13 +164,13 @@ async def _world(backend: schema.Backend, daemon: schema.Daemon, clock: HostCloc
     except OSError as error:
         raise LookError(f"{backend.name}: tls_ca {backend.tls_ca}: {error.strerror or error}") from None
     if backend.unit is None:
-        yield World(http, None, clock, flag, lambda: False)
+        yield World(http, None, clock, flag, lambda: None)
         return
     from factory_watchdog.world.systemd import Manager
 
     manager = Manager("user" if backend.bus == "user" else "system")
     try:
-        yield World(http, manager, clock, flag, lambda: False)
+        yield World(http, manager, clock, flag, lambda: None)
     finally:
         await manager.close()
 

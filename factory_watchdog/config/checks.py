@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from factory_watchdog.config import durations
-from factory_watchdog.config.schema import Backend, Daemon, health_url, metrics_url
+from factory_watchdog.config.schema import Backend, Daemon, hang_after, health_url, metrics_url
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -27,10 +27,10 @@ class Complaint:
 def backend(backend: Backend, daemon: Daemon | None = None) -> Iterator[Complaint]:
     """What is wrong within one backend's settings, and against the daemon's where they are given."""
     yield from _units(backend)
-    if daemon and daemon.interval > backend.hang_after:
+    if daemon and daemon.interval > hang_after(backend):
         interval = durations.show(daemon.interval)
         what = f"must be at least the daemon's interval ({interval}): a hang shows only from one look to the next"
-        yield Complaint("hang_after", durations.show(backend.hang_after), what)
+        yield Complaint("hang_after", durations.show(hang_after(backend)), what)
     if backend.without_metrics == "ask" and backend.question == "never":
         what = 'needs questions, but question = "never" forbids them; leave out one of the two'
         yield Complaint("without_metrics", backend.without_metrics, what)

@@ -52,7 +52,11 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def one_of(words: Sequence[str]) -> str:
     """The words quoted and joined for a sentence: '"a", "b" or "c"'."""
-    *most, last = (f'"{word}"' for word in words)
+    return _joined([f'"{word}"' for word in words])
+
+
+def _joined(parts: Sequence[str]) -> str:
+    *most, last = parts
     return f"{', '.join(most)} or {last}" if most else last
 
 
@@ -60,13 +64,14 @@ def boolean() -> Kind:
     return Kind(bool, "true or false", bool)
 
 
-def duration(lowest: str, highest: str, *, or_words: bool = False) -> Kind:
-    """Seconds from `lowest` to `highest`; with `or_words` also None for "never" and AUTO for "auto"."""
+def duration(lowest: str, highest: str, *words: str) -> Kind:
+    """Seconds from `lowest` to `highest`, or one of `words`: None for "never", AUTO for "auto"."""
     low, high = durations.parse(lowest), durations.parse(highest)
-    right = f'a duration from "{lowest}" to "{highest}"' + (', "never" or "auto"' if or_words else "")
+    right = f'a duration from "{lowest}" to "{highest}"'
+    right = _joined([right, *(f'"{word}"' for word in words)])
 
     def read(text: str) -> float | str | None:
-        if or_words and text in ("never", AUTO):
+        if text in words:
             return None if text == "never" else AUTO
         seconds = durations.parse(text)
         if not low <= seconds <= high:

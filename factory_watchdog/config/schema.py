@@ -13,6 +13,7 @@ from typing import Any
 from factory_watchdog.config import kinds
 from factory_watchdog.config.kinds import AUTO, Budget, Kind
 from factory_watchdog.core.model import Alert, Form, Settings
+from factory_watchdog.core.window import SHORTEST
 from factory_watchdog.engines import DIALECTS
 from factory_watchdog.engines.dialect import Dialect
 
@@ -87,11 +88,13 @@ class Backend:
     without_metrics: str = _setting(
         kinds.word("watch", "ask"), "watch", "without metrics: blind (watch) or judged by questions (ask)"
     )
-    hang_after: float = _setting(
-        kinds.duration("10s", "1h"), "120s", "requests without one step for so long: suspicion"
+    hang_after: float | str = _setting(
+        kinds.duration("10s", "1h", AUTO),
+        "120s",
+        "requests without one step for so long: suspicion",
     )
     silent_after: float | str | None = _setting(
-        kinds.duration("10s", "24h", or_words=True),
+        kinds.duration("10s", "24h", "never", AUTO),
         "auto",
         "all endpoints accept and say nothing so long; auto: 10m, llamacpp never",
     )
@@ -157,7 +160,8 @@ def settings(backend: Backend, daemon: Daemon, dialect: Dialect) -> Settings:
     evidence = dialect.host_evidence if backend.host_evidence == AUTO else backend.host_evidence
     return Settings(
         interval=daemon.interval,
-        hang_after=backend.hang_after,
+        hang_after=hang_after(backend),
+        hang_auto=backend.hang_after == AUTO,
         silent_after=silent_after if not isinstance(silent_after, str) else None,
         dead_after=backend.dead_after,
         startup_timeout=backend.startup_timeout,
@@ -177,6 +181,11 @@ def settings(backend: Backend, daemon: Daemon, dialect: Dialect) -> Settings:
         max_restarts=backend.max_restarts.count,
         restart_window=backend.max_restarts.window,
     )
+
+
+def hang_after(backend: Backend) -> float:
+    """This backend's window in seconds; of one that is measured the least that it can be."""
+    return SHORTEST if isinstance(backend.hang_after, str) else backend.hang_after
 
 
 def busy_flag(backend: Backend, daemon: Daemon) -> Path:

@@ -8,6 +8,7 @@ from factory_watchdog.core.holds import Now, hold_sentence, holds_now
 from factory_watchdog.core.judge import window
 from factory_watchdog.core.memory import Backend, Finding, Memory, Phase
 from factory_watchdog.core.model import Reading, Settings, State
+from factory_watchdog.core.window import explained, with_window
 from factory_watchdog.core.wording import count, span
 
 _UNLESS: dict[str, str] = {
@@ -26,12 +27,14 @@ def forecast(backend: Backend, settings: Settings, now: float) -> tuple[str, ...
     memory, finding, reading = backend.memory, backend.finding, backend.reading
     if memory is None or finding is None or reading is None or backend.verdict is None:
         return ("Nothing is known yet: no poll has come to its end.",)
-    verdict = backend.verdict
+    verdict, settings = backend.verdict, with_window(settings, backend.restart_cost)
+    window = explained(settings, backend.restart_cost)
     at = Now(now, reading, finding, settings, ())
     return (
         f"It is {verdict.state} for {span(now - verdict.since)}: {verdict.why}.",
         *_what_next(backend, finding, settings, now),
         *_life(memory, settings, now),
+        *([window] if window is not None else []),
         *_missing(memory, reading),
         *_no_restart(backend, at),
     )

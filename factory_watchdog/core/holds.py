@@ -11,6 +11,7 @@ from factory_watchdog.core.wording import count, span
 HOLD_WORDS: dict[Hold, str] = {
     Hold.OBSERVE: "observe mode",
     Hold.NO_UNIT: "no unit configured, watched only",
+    Hold.MAINTENANCE: "maintenance",
     Hold.FLAG: "busy flag",
     Hold.FAILED_UNIT: "the unit is down and revive is off",
     Hold.UNIT: "unit not known to be active, or a job of it queued",
@@ -40,6 +41,7 @@ def holds_now(recovery: Recovery, now: Now) -> tuple[Hold, ...]:
     table = (
         (Hold.OBSERVE, not settings.enforce),
         (Hold.NO_UNIT, not settings.has_unit),
+        (Hold.MAINTENANCE, now.reading.maintenance is not None),
         (Hold.FLAG, now.reading.flag.held),
         (Hold.FAILED_UNIT, failed and not settings.revive),
         (Hold.UNIT, unit is not None and not (unit.told and (failed or unit.active == "active") and not unit.job)),
@@ -63,7 +65,9 @@ def hold_sentence(holds: tuple[Hold, ...], recovery: Recovery, now: Now) -> str:
     words = []
     for hold in holds:
         said = HOLD_WORDS[hold]
-        if hold is Hold.FLAG and now.reading.flag.why:
+        if hold is Hold.MAINTENANCE:
+            said = f"{said} ({now.reading.maintenance})"
+        elif hold is Hold.FLAG and now.reading.flag.why:
             said = f"{said} ({now.reading.flag.why})"
         elif hold is Hold.TEN_MINUTES and recovery.restarts:  # an operator may have forgotten them meanwhile
             said = (

@@ -53,9 +53,9 @@ def window(memory: Memory, settings: Settings) -> float:
 
 
 def maintenance(_memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:
-    if not reading.maintenance:
+    if reading.maintenance is None:
         return None
-    return Finding(State.PAUSED, "maintenance", "maintenance: set aside by an operator")
+    return Finding(State.PAUSED, "maintenance", f"maintenance: {reading.maintenance}")
 
 
 def unit_set_aside(_memory: Memory, reading: Reading, _settings: Settings) -> Finding | None:

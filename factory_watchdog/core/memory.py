@@ -206,7 +206,10 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Everything known of one backend: the whole of `step`'s state."""
+    """Everything known of one backend: the whole of `step`'s state.
+
+    `restart_cost`: seconds from its last restart to its first answer, None where none was seen.
+    """
 
     memory: Memory | None = None
     finding: Finding | None = None
@@ -214,6 +217,7 @@ class Backend:
     verdict: Verdict | None = None
     reading: Reading | None = None
     alerted: tuple[Alert, ...] = ()
+    restart_cost: float | None = None
 
 
 __all__ = ["Asking", "Backend", "Engine", "Finding", "Life", "Memory", "Own", "Phase", "Recovery", "Settled", "replace"]

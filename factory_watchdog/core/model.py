@@ -154,7 +154,8 @@ class Pause:
 class Reading:
     """What one poll saw. `began` and `ended` bound it in time; `known` is false for a page without known series.
 
-    `unit` is None where no unit is configured, `pause` None where the pause signs were not read.
+    `unit` is None where no unit is configured, `pause` None where the pause signs were not read. `maintenance` says for
+    how long an operator set the backend aside, and who; None where nobody did.
     """
 
     began: float
@@ -167,7 +168,7 @@ class Reading:
     unit: UnitFacts | None = None
     pause: Pause | None = None
     flag: Flag = Flag()
-    maintenance: bool = False
+    maintenance: str | None = None
 
     @property
     def readable(self) -> bool:
@@ -258,6 +259,7 @@ class Hold(enum.StrEnum):
 
     OBSERVE = "observe"
     NO_UNIT = "no-unit"
+    MAINTENANCE = "maintenance"
     FLAG = "flag"
     FAILED_UNIT = "failed-unit"
     UNIT = "unit"
@@ -330,7 +332,14 @@ class ResetAsked:
     by: str = ""
 
 
-Event = Polled | Answered | JobEnded | ResetAsked
+@dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """An operator wants the backend restarted; `by` names them. Nothing comes of it while a hold stands."""
+
+    by: str
+
+
+Event = Polled | Answered | JobEnded | ResetAsked | RestartAsked
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,12 +388,16 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Restart attempt `attempt`, of the life `identity`; `revive`: a failed unit is reset and started instead."""
+    """Restart attempt `attempt`, of the life `identity`; `revive`: a failed unit is reset and started instead.
+
+    `by` names the operator who asked for it, None where the watchdog decided.
+    """
 
     attempt: int
     identity: Identity
     proof: Proof
     revive: bool = False
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,15 +420,17 @@ Effect = Ask | Look | Turned | Raise | Restart | RestartSettled
 class Settings:
     """One backend's settings as far as decisions need them; durations in seconds. Defaults are the program's own.
 
-    `hang_after` is the `L` of the rules; `silent_after` None: never. `forms` are the forms of the question that may be
-    tried, none for `question = "never"`; `pinnable`: the dialect can address a question to one engine. `has_unit`: a
-    unit or an action unit is configured; `action`: a restart starts the operator's own unit, so that the backend's unit
-    need not show a new life. `slow_evidence`: time in which the unit computes while none of its engines moves counts a
-    third. A time longer than `gap_factor` intervals between two polls means that both sides slept.
+    `hang_after` is the `L` of the rules, with `hang_auto` until a restart is measured; `silent_after` None: never.
+    `forms` are the forms of the question that may be tried, none for `question = "never"`; `pinnable`: the dialect can
+    address a question to one engine. `has_unit`: a unit or an action unit is configured; `action`: a restart starts
+    the operator's own unit, so that the backend's unit need not show a new life. `slow_evidence`: time in which the
+    unit computes while none of its engines moves counts a third. A time longer than `gap_factor` intervals between two
+    polls means that both sides slept.
     """
 
     interval: float = 10.0
     hang_after: float = 120.0
+    hang_auto: bool = False
     silent_after: float | None = 600.0
     dead_after: float = 30.0
     startup_timeout: float = 1800.0

@@ -205,23 +205,32 @@ def _confirmed(memory: Memory, recovery: Recovery, now: Now) -> Step:
     if holds:
         memory, recovery, effects = _hold(memory, recovery, now, holds)
         return memory, recovery, (*raised, *effects)
-    attempt = recovery.attempt + 1
-    identity = memory.life.identity
+    recovery, restart = begin(memory, recovery, now, finding)
+    sentence = f"restart {recovery.attempt}: {finding.why}"
+    return memory, recovery, (*raised, Raise(Alert.RESTART, sentence, finding.engine), restart)
+
+
+def begin(
+    memory: Memory, recovery: Recovery, now: Now, ground: Finding, by: str | None = None
+) -> tuple[Recovery, Restart]:
+    """A restart begins: what is known from now on, and the order with its proof."""
+    attempt, identity = recovery.attempt + 1, memory.life.identity
     proof = Proof(
         attempt=attempt,
-        state=finding.state,
-        rule=finding.rule,
-        engine=finding.engine,
-        why=finding.why,
-        suspected=finding.since if finding.since is not None else recovery.since,
+        state=ground.state,
+        rule=ground.rule,
+        engine=ground.engine,
+        why=ground.why,
+        suspected=ground.since if ground.since is not None else recovery.since,
         question=recovery.question,
         answer=recovery.answer,
         reading=now.reading,
     )
-    recovery = replace(
+    begun = replace(
         recovery,
         phase=Phase.RESTART,
         since=now.time,
+        ground=ground,
         attempt=attempt,
         identity=identity,
         restarts=(*recent(recovery, now), now.time),
@@ -230,13 +239,7 @@ def _confirmed(memory: Memory, recovery: Recovery, now: Now) -> Step:
         same_life=0,
         followed=True,
     )
-    revive = finding.rule == "unit-failed"
-    sentence = f"restart {attempt}: {finding.why}"
-    return (
-        memory,
-        recovery,
-        (*raised, Raise(Alert.RESTART, sentence, finding.engine), Restart(attempt, identity, proof, revive)),
-    )
+    return begun, Restart(attempt, identity, proof, revive=ground.rule == "unit-failed", by=by)
 
 
 def _hold(memory: Memory, recovery: Recovery, now: Now, holds: tuple[Hold, ...]) -> Step:
@@ -388,13 +391,6 @@ _PHASES = {
     Phase.LIFE: _wait_for_life,
     Phase.SERVE: _serve,
 }
-
-
-def reset(backend: Backend) -> Backend:
-    """Close the breaker and forget past restarts; one that is under way goes on."""
-    recovery = backend.recovery
-    told = tuple(hold for hold in recovery.told if hold is not Hold.BREAKER)
-    return replace(backend, recovery=replace(recovery, restarts=(), told=told))
 
 
 def resume(backend: Backend) -> Backend:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from factory_watchdog.core import orders
 from factory_watchdog.core.asking import receive, settle
 from factory_watchdog.core.holds import Now, hold_sentence
 from factory_watchdog.core.judge import judge
@@ -19,13 +20,15 @@ from factory_watchdog.core.model import (
     Raise,
     Reading,
     ResetAsked,
+    RestartAsked,
     Settings,
     State,
     Turned,
     Verdict,
 )
 from factory_watchdog.core.observe import calm, observe, stands_still
-from factory_watchdog.core.recovery import advance, finding_shown, job_ended, reset
+from factory_watchdog.core.recovery import advance, finding_shown, job_ended
+from factory_watchdog.core.window import measured, with_window
 from factory_watchdog.core.wording import span
 
 Host = Mapping[str, Backend]
@@ -34,15 +37,21 @@ Host = Mapping[str, Backend]
 
 def step_host(host: Host, name: str, event: Event, now: float, settings: Settings) -> tuple[Host, tuple[Effect, ...]]:
     """One event of one backend, with the other backends' restarts in view: one restart at a time on a host."""
-    others = tuple(n for n, b in host.items() if n != name and b.recovery.phase.restarting)
+    others = restarting(host, name)
     backend, effects = step(host.get(name, Backend()), event, now, settings, others)
     return {**host, name: backend}, effects
+
+
+def restarting(host: Host, name: str) -> tuple[str, ...]:
+    """The backends under restart on this host, but for `name`."""
+    return tuple(n for n, b in host.items() if n != name and b.recovery.phase.restarting)
 
 
 def step(
     backend: Backend, event: Event, now: float, settings: Settings, others: tuple[str, ...] = ()
 ) -> tuple[Backend, tuple[Effect, ...]]:
     """What an event makes of a backend, and what is to be done. `others` are backends under restart on this host."""
+    settings = with_window(settings, backend.restart_cost)
     match event:
         case Polled(reading):
             return _polled(backend, reading, now, settings, others)
@@ -54,7 +63,9 @@ def step(
             recovery, effects = job_ended(backend.recovery, event, now)
             return replace(backend, recovery=recovery), effects
         case ResetAsked():
-            return reset(backend), (Look(),)
+            return orders.reset(backend), (Look(),)
+        case RestartAsked():
+            return orders.restart(backend, event, now, settings, others)
 
 
 def wants_pause_signs(backend: Backend, reading: Reading, settings: Settings) -> bool:
@@ -87,7 +98,8 @@ def _polled(
     verdict = _verdict(backend.verdict, finding, recovery, at)
     alerts, alerted = _standing_alerts(backend.alerted, finding, reading, settings, now)
     turned = _turned(backend.verdict, verdict)
-    state = Backend(memory, finding, recovery, verdict, reading, alerted)
+    cost = measured(backend, memory, now)
+    state = Backend(memory, finding, recovery, verdict, reading, alerted, cost)
     return state, (*turned, *alerts, *effects)
 
 

@@ -351,7 +351,7 @@ async def play(connect: Connect, clock: Clock, viewer: Viewer, opened: Callable[
     server = _Counted(now, stage.requested)
     async with connect(server) as (url, http):
         opened(url)
-        watcher = _watcher(url, World(http, SimManager(server), clock, lambda: server.flag(0.0), lambda: False), stage)
+        watcher = _watcher(url, World(http, SimManager(server), clock, lambda: server.flag(0.0), lambda: None), stage)
         began = loop.time()
         stage.begin(IDLE)
         watching = loop.create_task(watcher.run())

@@ -207,7 +207,7 @@ async def _watch(
     recording: Recording, config: schema.Backend, interval: float, questions: Questions, played: Played
 ) -> None:
     now = _ReplayClock(recording)
-    world = World(Http(ReplayTransport(recording, questions)), RecordedUnit(recording), now, Flag, lambda: False)
+    world = World(Http(ReplayTransport(recording, questions)), RecordedUnit(recording), now, Flag, lambda: None)
     daemon = schema.Daemon(interval=interval)
 
     def asked_as_told(settings: Settings) -> Settings:

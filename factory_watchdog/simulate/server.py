@@ -145,8 +145,8 @@ class Server:
         played = span.cores(now) - self._timeline.span(start).cores(start)
         return idle * (start - life.began) + played
 
-    def maintenance(self) -> bool:
-        return self.phase.maintenance
+    def maintenance(self) -> str | None:
+        return "by the scenario" if self.phase.maintenance else None
 
     def flag(self, ttl: float) -> Flag:
         """The busy flag; one that was only touched is held until it is `ttl` seconds old."""

@@ -91,6 +91,48 @@ def test_what_a_daemon_watches_can_be_asked(configured: Any, serve: Command, com
     )
 
 
+def test_what_an_operator_orders(configured: Any, serve: Command, command: Command, daemon: Start) -> None:
+    configured.watching(serve(BUSY).url)
+    running = daemon()
+    running.until(state_is(configured, "sim", "busy"))
+    given = ("-c", configured.path)
+
+    refused = command("restart", "sim", *given)
+    assert refused.code == FAULT
+    assert refused.err == "llm-health: sim is not restarted: held: no unit configured, watched only\n"
+    assert "unknown backend 'nosuch'" in command("restart", "nosuch", *given).err
+
+    began = command("maintenance", "sim", "--for", "1h", *given)
+    assert began.out == "sim: set aside for 1h; llm-health maintenance sim --end ends it\n"
+    running.until(state_is(configured, "sim", "paused"))
+    told = json.loads(command("explain", "sim", "--json", *given).out)
+    assert told["why"] == f"maintenance: for another 1 h, by uid {os.getuid()}"
+    assert command("maintenance", "sim", "--end", *given).out == "sim: maintenance has ended\n"
+    running.until(state_is(configured, "sim", "busy"))
+    assert command("maintenance", "sim", "--end", *given).out == "sim: no maintenance was in force\n"
+    orders = [(line["event"], line["by"]) for line in running.lines() if "by" in line]
+    assert orders == [(word, f"uid {os.getuid()}") for word in ("restart", *["maintenance"] * 3)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), "give one of --for DURATION and --end"),
+        (("--for", "1h", "--end"), "give one of --for DURATION and --end"),
+        (("--for", "soon"), "--for soon: not a duration; it must be a number with its unit"),
+        (("--for", "8d"), "seconds = 691200.0: must be a number above 0 and at most 604800"),
+        (("--for", "0s"), "seconds = 0.0: must be a number above 0 and at most 604800"),
+    ],
+)
+def test_a_maintenance_that_makes_no_sense(
+    configured: Any, serve: Command, command: Command, daemon: Start, arguments: tuple[str, ...], error: str
+) -> None:
+    configured.watching(serve(BUSY).url)
+    daemon().until(state_is(configured, "sim", "busy"))
+    ended = command("maintenance", "sim", *arguments, "-c", configured.path)
+    assert (ended.code, ended.err.startswith(f"llm-health: {error}")) == (FAULT, True)
+
+
 def test_what_a_server_says_is_clean_in_log_history_and_files(
     configured: Any, serve: Command, command: Command, daemon: Start
 ) -> None:

@@ -67,7 +67,7 @@ class Spell:
     answers: str = "works"  # works | error | not-now | cannot | denied
     paused: bool = False
     flag: bool = False
-    maintenance: bool = False
+    maintenance: str | None = None
     unit: str = "active"
     told: bool = True
     job: bool = False

@@ -55,7 +55,7 @@ TROUBLES: list[tuple[str, Any]] = [
     ("hide", ("steps", "generated")),
     ("paused", True),
     ("flag", True),
-    ("maintenance", True),
+    ("maintenance", "by an operator"),
     ("unit", "deactivating"),
     ("unit", "inactive"),
     ("unit", "failed"),
@@ -121,7 +121,7 @@ class Law:
         reading = server.newest
         assert not server.out, "two questions out at once"
         assert not reading.flag.held
-        assert not reading.maintenance
+        assert reading.maintenance is None
         assert reading.pause is None or reading.pause.sign is None
         assert not reading.unit.told or reading.unit.active in ("active", "activating")
         assert server.settings.forms
@@ -143,7 +143,7 @@ class Law:
         # holds
         assert settings.enforce
         assert not reading.flag.held
-        assert not reading.maintenance
+        assert reading.maintenance is None
         assert reading.unit.told
         assert not reading.unit.job
         assert reading.unit.active == ("failed" if order.revive else "active")

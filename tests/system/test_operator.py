@@ -87,3 +87,35 @@ def test_stopped_by_hand_and_killed_for_it(host: Any, revive: bool) -> None:
     host.looks_on()
     assert (host.show("ActiveState", SERVER), host.starts(SERVER)) == ("failed", 1)
     assert (host.alerts(), host.history("restart")) == ([], [])
+
+
+def test_a_restart_that_an_operator_orders(host: Any) -> None:
+    """In observe mode too: what is forbidden there is what the watchdog decides."""
+    host.watch(mode="observe")
+    told = host.run("restart", "spark1")
+    assert told == "spark1: restart 1 began; llm-health explain spark1 shows how it goes\n"
+    host.alerted("served")
+    assert host.starts(SERVER) == 2
+    (restart,) = host.history("restart")
+    assert (restart["word"], restart["why"].startswith("asked for by uid 0; serving again")) == ("served", True)
+    assert host.alerts() == ["restart", "served"]
+    again = host.box.exec("/srv/bin/llm-health", "restart", "spark1", check=False)
+    assert again.returncode == 1
+    assert again.stderr.startswith("llm-health: spark1 is not restarted: held: last restart too recent (")
+    assert host.starts(SERVER) == 2
+
+
+def test_a_server_in_maintenance_is_left_alone(host: Any) -> None:
+    """Also by the next daemon, until the window is ended."""
+    host.watch()
+    host.run("maintenance", "spark1", "--for", "1h")
+    host.becomes("paused")
+    host.refuses()
+    host.looks_on()
+    host.box.systemctl("restart", "factory-watchdog.service")
+    host.becomes("paused")
+    host.looks_on()
+    assert (host.alerts(), host.starts(SERVER)) == ([], 1)
+    host.run("maintenance", "spark1", "--end")
+    host.alerted("served", 30)
+    assert host.starts(SERVER) == 2

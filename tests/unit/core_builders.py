@@ -91,7 +91,7 @@ READING_WORDS: dict[str, dict[str, Any]] = {
     "paused": {"pause": Pause("paused, says /is_paused")},
     "not-paused": {"pause": Pause()},
     "no-pause-signs": {"pause": Pause(absent=True)},
-    "maintenance": {"maintenance": True},
+    "maintenance": {"maintenance": "by an operator"},
     "flag": {"flag": Flag(held=True, why="a batch job", since=0.0)},
     "stale": {"flag": Flag(stale=True, why="of a dead process")},
     "untold": {"unit": UnitFacts(told=False, detail="no answer")},

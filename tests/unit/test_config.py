@@ -190,7 +190,7 @@ def test_a_table_is_read_as_the_file_is() -> None:
         load.from_table({"hang_afer": "90s", "hang_after": 90}, file="hang.toml: [backend]")
     assert str(caught.value) == (
         'hang.toml: [backend]: hang_afer = "90s": unknown setting; did you mean hang_after?\n'
-        'hang.toml: [backend]: hang_after = 90: must be a duration from "10s" to "1h"'
+        'hang.toml: [backend]: hang_after = 90: must be a duration from "10s" to "1h" or "auto"'
     )
 
 

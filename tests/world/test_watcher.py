@@ -144,7 +144,7 @@ def watching(
         server = Server(played, now.boottime)
         units, transport = Manager(server, evidence_time), Recorded(SimTransport(server))
         heard = Heard(Played("test"), now)
-        world = World(Http(transport), units, now, flag, lambda: False)
+        world = World(Http(transport), units, now, flag, lambda: None)
         watcher = Watcher(
             config,
             schema.settings(config, schema.Daemon(), dialect_of(config.kind)),
@@ -439,7 +439,7 @@ async def real_watch(text: str, heard: Heard, **settings: Setting) -> AsyncItera
         rules = dataclasses.replace(
             schema.settings(config, schema.Daemon(), dialect_of(config.kind)), interval=0.05, question_every=0.1
         )
-        world = World(Http(), SimManager(server), HostClock(), Flag, lambda: False)
+        world = World(Http(), SimManager(server), HostClock(), Flag, lambda: None)
         watcher = Watcher(config, rules, dialect_of(config.kind), world, Host(), heard)
         try:
             yield watcher, real

@@ -1,0 +1,51 @@
+"""What an operator asks for, beside what the rules decide: a restart, and a fresh budget."""
+
+from __future__ import annotations
+
+from factory_watchdog.core.holds import Now, hold_sentence, holds_now
+from factory_watchdog.core.memory import Backend, Finding, replace
+from factory_watchdog.core.model import Alert, Effect, Hold, Raise, RestartAsked, Settings, State
+from factory_watchdog.core.recovery import begin
+
+OPERATOR = "operator"
+"""The rule of a restart that an operator asked for."""
+
+NO_HOLDS = frozenset({Hold.OBSERVE})
+"""Holds that forbid only our own decisions: in observe mode the operator decides."""
+
+Ordered = tuple[Backend, tuple[Effect, ...]]
+
+
+def why_not(backend: Backend, now: float, settings: Settings, others: tuple[str, ...]) -> str | None:
+    """Why a restart that an operator asks for cannot be made now; None where it can."""
+    at = _now(backend, now, settings, others)
+    if backend.memory is None or at is None:
+        return "not judged yet"
+    if backend.recovery.phase.restarting:
+        return f"restart {backend.recovery.attempt} is under way"
+    holds = tuple(hold for hold in holds_now(backend.recovery, at) if hold not in NO_HOLDS)
+    return hold_sentence(holds, backend.recovery, at) if holds else None
+
+
+def restart(backend: Backend, event: RestartAsked, now: float, settings: Settings, others: tuple[str, ...]) -> Ordered:
+    """Begin a restart that an operator asked for, with the same proof, holds and end as one of ours."""
+    memory, at = backend.memory, _now(backend, now, settings, others)
+    if memory is None or at is None or why_not(backend, now, settings, others) is not None:
+        return backend, ()
+    ground = Finding(State.STOPPED, OPERATOR, f"asked for by {event.by}", since=now)
+    recovery, order = begin(memory, backend.recovery, at, ground, event.by)
+    sentence = f"restart {recovery.attempt}: {ground.why}"
+    return replace(backend, recovery=recovery), (Raise(Alert.RESTART, sentence), order)
+
+
+def reset(backend: Backend) -> Backend:
+    """Close the breaker and forget past restarts; one that is under way goes on."""
+    recovery = backend.recovery
+    told = tuple(hold for hold in recovery.told if hold is not Hold.BREAKER)
+    return replace(backend, recovery=replace(recovery, restarts=(), told=told))
+
+
+def _now(backend: Backend, now: float, settings: Settings, others: tuple[str, ...]) -> Now | None:
+    if backend.reading is None or backend.finding is None:
+        return None
+    return Now(now, backend.reading, backend.finding, settings, others)
