@@ -1,16 +1,8 @@
 """From suspicion to a served restart: findings -> effects.
 
-    WATCH --candidate--> CONFIRM --confirmed--> RESTART --job ended--> LIFE --new life--> SERVE --served--> WATCH
-                         |     ^                |                      |                  |
-                         |     | holds over     | holds                | none came        | not served
-                         v     |                v                      v                  v
-                       WATCH   +------------- HELD                   WATCH              WATCH
-       vetoed, moved, paused, new life          |
-                                                v  recovered
-                                              WATCH
-
-One function a phase; each takes the state with the newest reading already in it and returns the next recovery with the
-effects of the change. Nothing here looks at a clock or at the world.
+`TRANSITIONS` is the whole of it; docs/reference/states.md draws it. One function a phase; each takes the state with the
+newest reading already in it and returns the next recovery with the effects of the change. Nothing here looks at a clock
+or at the world.
 """
 
 from __future__ import annotations
@@ -40,6 +32,27 @@ from factory_watchdog.core.wording import span
 SAME_LIFE = 3
 """Readings after a finished job that still show the old life, before the restart counts as not done: the manager's
 properties change before the job ends, so one would do; the others are for a manager that answers late."""
+
+TRANSITIONS: dict[tuple[Phase, Phase], str] = {
+    (Phase.WATCH, Phase.CONFIRM): "a ground for a restart",
+    (Phase.CONFIRM, Phase.WATCH): "answered, moved, paused, a gap, a new life",
+    (Phase.CONFIRM, Phase.HELD): "confirmed, and a hold stands",
+    (Phase.CONFIRM, Phase.RESTART): "confirmed",
+    (Phase.HELD, Phase.WATCH): "answered, moved, paused, a gap, a new life",
+    (Phase.HELD, Phase.CONFIRM): "the last hold is over",
+    (Phase.WATCH, Phase.RESTART): "an operator's order",
+    (Phase.HELD, Phase.RESTART): "an operator's order",
+    (Phase.RESTART, Phase.LIFE): "the job is done, or we were restarted",
+    (Phase.RESTART, Phase.SERVE): "a new life before the job's end",
+    (Phase.RESTART, Phase.WATCH): "no job, it failed or never ended",
+    (Phase.RESTART, Phase.CONFIRM): "a new life that has a ground at once",
+    (Phase.LIFE, Phase.SERVE): "a new life",
+    (Phase.LIFE, Phase.WATCH): "no new life came, or it served at once",
+    (Phase.LIFE, Phase.CONFIRM): "a new life that has a ground at once",
+    (Phase.SERVE, Phase.WATCH): "served; stopped; or not served in time",
+    (Phase.SERVE, Phase.CONFIRM): "a ground for another restart",
+}
+"""Every change of phase that one event can make, and what makes it."""
 
 Step = tuple[Memory, Recovery, tuple[Effect, ...]]
 

@@ -39,6 +39,7 @@ from factory_watchdog.core.model import (
     UnitFacts,
     Went,
 )
+from factory_watchdog.core.recovery import TRANSITIONS
 from factory_watchdog.core.step import step
 
 OK = Reply(Went.OK, 200)
@@ -212,7 +213,10 @@ class Play:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def feed(self, event: Event) -> tuple[Effect, ...]:
+        before = self.state.recovery.phase
         self.state, effects = step(self.state, event, self.now + 0.006, self.settings, self.others)
+        change = (before, self.state.recovery.phase)
+        assert change in TRANSITIONS or before is change[1], change
         self.effects += [(self.now, e) for e in effects]
         return effects
 
