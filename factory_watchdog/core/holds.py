@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from factory_watchdog.core.memory import Finding, Recovery
 from factory_watchdog.core.model import Hold, Reading, Settings, UnitFacts
+from factory_watchdog.core.text import clean
 from factory_watchdog.core.wording import count, span
 
 HOLD_WORDS: dict[Hold, str] = {
@@ -16,9 +17,17 @@ HOLD_WORDS: dict[Hold, str] = {
     Hold.UNIT: "unit not known to be active, or a job of it queued",
     Hold.BREAKER: "breaker open: the restarts allowed are used up",
     Hold.TEN_MINUTES: "last restart too recent",
+    Hold.FOREIGN: "foreign process on the port",
+    Hold.WRONG_MODEL: "wrong model on the port",
     Hold.OTHER_RESTART: "another restart on this host",
     Hold.LEFT_OVER: "processes of the old life are still there",
 }
+
+MODELS_NAMED = 3
+"""Served models named in a sentence: a server has one or two, a proxy or one with adapters dozens."""
+
+NAME_SHOWN = 60
+"""Characters shown of a model's name: the usual ones are half as long, a path may fill a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ def holds_now(recovery: Recovery, now: Now) -> tuple[Hold, ...]:
             Hold.TEN_MINUTES,
             bool(recovery.restarts) and now.time - recovery.restarts[-1] < settings.restart_gap,
         ),
+        (Hold.FOREIGN, now.reading.foreign is not None),
+        (Hold.WRONG_MODEL, wrong_model(now.reading, settings) is not None),
         (Hold.OTHER_RESTART, bool(now.others)),
         (Hold.LEFT_OVER, unit is not None and bool(unit.left_over)),
     )
@@ -56,6 +67,19 @@ def holds_now(recovery: Recovery, now: Now) -> tuple[Hold, ...]:
 
 def recent(recovery: Recovery, now: Now) -> tuple[float, ...]:
     return tuple(t for t in recovery.restarts if now.time - t < now.settings.restart_window)
+
+
+def wrong_model(reading: Reading, settings: Settings) -> str | None:
+    """What is served instead of the configured model; None where that is served, or nobody told or asked for it.
+
+    llama.cpp lists a model by its path where it has no alias: the end of a listed name is good enough.
+    """
+    model, served = settings.model, reading.models
+    if model is None or not served or any(name == model or name.endswith(f"/{model}") for name in served):
+        return None
+    more = f" and {count(len(served) - MODELS_NAMED, 'other')}" if len(served) > MODELS_NAMED else ""
+    names = ", ".join(clean(name, NAME_SHOWN) for name in served[:MODELS_NAMED])
+    return f"{names}{more} served, not {clean(model, NAME_SHOWN)}"
 
 
 def hold_sentence(holds: tuple[Hold, ...], recovery: Recovery, now: Now) -> str:
@@ -74,6 +98,10 @@ def hold_sentence(holds: tuple[Hold, ...], recovery: Recovery, now: Now) -> str:
             said = f"{said} ({count(settings.max_restarts, 'restart')} in {span(settings.restart_window)})"
         elif hold is Hold.UNIT and now.reading.unit is not None:
             said = f"{said} ({unit_line(now.reading.unit)})"
+        elif hold is Hold.FOREIGN and now.reading.foreign is not None:
+            said = f"{said} ({now.reading.foreign.detail})"
+        elif hold is Hold.WRONG_MODEL:
+            said = f"{said} ({wrong_model(now.reading, now.settings)})"
         elif hold is Hold.OTHER_RESTART:
             said = f"{said} ({', '.join(now.others)})"
         elif hold is Hold.LEFT_OVER and now.reading.unit is not None:
