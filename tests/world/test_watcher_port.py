@@ -301,6 +301,7 @@ def test_no_restart_where_another_model_is_served() -> None:
         assert watch.alerts() == [Alert.HUNG, Alert.HELD]
         assert watch.heard.played.alerts[-1].why == "held: wrong model on the port (llama4 served, not qwen3)"
         assert watch.heard.played.changes[-1].why.endswith("(llama4 served, not qwen3)")
+        assert {r.models for r in watch.heard.readings[-20:]} == {("llama4",)}, "while held they are read as well"
 
     watching(HANG, work, model="qwen3")
 
