@@ -11,6 +11,7 @@ from factory_watchdog.core.model import (
     Answer,
     Flag,
     JobResult,
+    Port,
     Question,
     Raise,
     Reading,
@@ -40,6 +41,8 @@ class Units(Protocol):
 
     async def left_over(self, before: Iterable[Process]) -> tuple[int, ...]: ...
 
+    async def port_owner(self, url: str, unit: str, control_group: str | None) -> Port: ...
+
 
 class Sink(Protocol):
     """Who is told what happened. Nothing here may raise or block."""
@@ -61,6 +64,8 @@ class Sink(Protocol):
     def save(self, name: str, backend: Backend) -> None: ...
 
     def fault(self, name: str, what: str) -> None: ...
+
+    def warned(self, name: str, what: str) -> None: ...
 
     def identified(self, name: str, kind: str, why: str) -> None: ...
 

@@ -109,6 +109,9 @@ class Recorder:
     def fault(self, name: str, what: str) -> None:
         self.log.error("fault", backend=name, what=what)
 
+    def warned(self, name: str, what: str) -> None:
+        self.log.warning("warning", backend=name, what=what)
+
     def identified(self, name: str, kind: str, why: str) -> None:
         self.log.info("kind", backend=name, kind=kind, why=why)
 

@@ -28,6 +28,7 @@ from factory_watchdog.core.model import (
     Outcome,
     Pause,
     Polled,
+    Port,
     Question,
     Raise,
     Reading,
@@ -39,16 +40,17 @@ from factory_watchdog.core.model import (
     UnitFacts,
 )
 from factory_watchdog.core.orders import why_not
-from factory_watchdog.core.step import restarting, step_host, wants_pause_signs
+from factory_watchdog.core.step import restart_may_follow, restarting, step_host, wants_pause_signs
 from factory_watchdog.core.window import LONGEST
 from factory_watchdog.engines import dialect_of
 from factory_watchdog.engines.detect import UNDETECTED, detect
-from factory_watchdog.engines.dialect import MODELS_PATH, Dialect, Page, served_model
+from factory_watchdog.engines.dialect import MODELS_PATH, Dialect, Page, served_model, served_models
 from factory_watchdog.engines.exposition import PAGE_LIMIT
+from factory_watchdog.port_check import PortCheck
 from factory_watchdog.ports import Host, Sink, World
 from factory_watchdog.world.http import SMALL, Fetched
 from factory_watchdog.world.processes import Process
-from factory_watchdog.world.secrets import SecretError, read_secret
+from factory_watchdog.world.secrets import SecretError
 
 LONGEST_POLL = 30.0
 """Seconds at most for one poll's requests: longer than that a reading is old before it is judged."""
@@ -64,6 +66,9 @@ HISTORY_BEYOND = 120.0
 
 HISTORY_MOST = 500
 """Readings kept at most, so that an hour's window at a short interval does not fill the memory."""
+
+MODELS_KEPT = 20
+"""Names of served models kept in a reading: adapters may be thousands."""
 
 
 class Watcher:
@@ -93,6 +98,8 @@ class Watcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._settings_of = settings_of
         self._finding_out = settings_of is not None
+        self._port = PortCheck(config, world.units, lambda what: sink.warned(config.name, what))
+        self._deciding = False
         self._model: str | None = config.model
         self._old_life: str | None = None
         self._old_processes: list[Process] = []
@@ -142,10 +149,11 @@ class Watcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.world.http.close()
 
-    async def poll(self) -> None:
-        """One look at the backend, judged."""
+    async def poll(self, *, deciding: bool = False) -> None:
+        """One look at the backend, judged; where a restart may rest on it (`deciding`) at all that forbids one."""
         async with self._polling:
             self._wake.clear()
+            self._deciding = deciding or restart_may_follow(self.state)
             reading = await self._read()
             self._readings.append(reading)
             self.feed(Polled(reading))
@@ -168,7 +176,7 @@ class Watcher:
 
     async def order_restart(self, by: str) -> str | None:
         """Restart because an operator, named `by`, wants it; the reason where that cannot be, by a fresh look."""
-        await self.poll()
+        await self.poll(deciding=True)
         now, others = self.world.clock.boottime(), restarting(self._host.states, self.name)
         reason = why_not(self.state, now, self.settings, others)
         if reason is None:
@@ -185,7 +193,10 @@ class Watcher:
     async def _read(self) -> Reading:
         clock = self.world.clock
         began = clock.boottime()
-        unit, health, metrics = await asyncio.gather(self._unit(), self._health(), self._metrics())
+        looking = asyncio.ensure_future(self._unit_and_port())
+        if self._port.comes_first:
+            await looking
+        (unit, port), health, metrics = await asyncio.gather(looking, self._health(), self._metrics())
         page = self.dialect.read(metrics.body) if metrics.reply.status == 200 else Page()
         if self._finding_out and not page.known and await self._found_out(health, metrics):
             return await self._read()
@@ -202,11 +213,21 @@ class Watcher:
             unit=unit,
             flag=self.world.flag(),
             maintenance=self.world.maintenance(),
+            port=port,
         )
-        if not self.dialect.pause_paths or not wants_pause_signs(self.state, reading, self.settings):
+        self._port.tell(reading)
+        return await self._completed(reading)
+
+    async def _completed(self, reading: Reading) -> Reading:
+        """With what only some readings need: the pause signs, and where a restart may follow what is served."""
+        pausing = bool(self.dialect.pause_paths) and wants_pause_signs(self.state, reading, self.settings)
+        naming = self.config.model is not None and self._deciding
+        if not pausing and not naming:
             return reading
-        pause = await self._pause()
-        return replace(reading, pause=pause, ended=clock.boottime())
+        pause, models = await asyncio.gather(
+            self._pause() if pausing else _none(), self._models() if naming else _none()
+        )
+        return replace(reading, pause=pause, models=models, ended=self.world.clock.boottime())
 
     async def _health(self) -> Fetched:
         return await self._get(schema.health_url(self.config, self.dialect.health_path), self.dialect.health_path)
@@ -218,11 +239,11 @@ class Watcher:
         return await self._get(schema.metrics_url(self.config, path), path, PAGE_LIMIT)
 
     async def _get(self, url: str, path: str, cap: int = SMALL) -> Fetched:
-        """One page, with the key where its kind wants one; a key that cannot be read is told when we ask."""
+        """One page, with the key where its kind wants one; a key that is not to be had is told when we ask."""
         headers: dict[str, str] = {}
         if path in self.dialect.key_paths:
             with contextlib.suppress(SecretError):
-                headers = _authorization(self.config.api_key_file)
+                headers = self._port.key()
         return await self.world.http.get(url, self.deadline, cap, headers)
 
     async def _found_out(self, health: Fetched, metrics: Fetched) -> bool:
@@ -245,6 +266,10 @@ class Watcher:
         self._sink.identified(self.name, found.kind, found.why)
         return True
 
+    async def _unit_and_port(self) -> tuple[UnitFacts | None, Port | None]:
+        facts = await self._unit()
+        return facts, await self._port.look(facts, fresh=self._deciding)
+
     async def _unit(self) -> UnitFacts | None:
         unit = self.config.unit
         if unit is None or self.world.units is None:
@@ -255,6 +280,12 @@ class Watcher:
         left_over = await self.world.units.left_over(self._old_processes)
         self._old_processes = [process for process in self._old_processes if process[0] in left_over]
         return replace(facts, left_over=left_over)
+
+    async def _models(self) -> tuple[str, ...] | None:
+        """The names that are served, the configured one first where it is among them; None where none is told."""
+        fetched = await self._get(self.config.url + self.dialect.models_path, self.dialect.models_path)
+        served = served_models(fetched.body) if fetched.reply.status == 200 else ()
+        return tuple(sorted(served, key=lambda name: name != self.config.model)[:MODELS_KEPT]) or None
 
     async def _pause(self) -> Pause:
         paths = self.dialect.pause_paths
@@ -320,7 +351,7 @@ class Watcher:
         self.feed(Answered(answer))
 
     async def _answer(self, question: Question) -> Answer:
-        headers = _authorization(self.config.api_key_file)
+        headers = self._port.key()
         if self._model is None:
             self._model = await self._served_model(headers)
         memory = self.state.memory
@@ -415,7 +446,5 @@ def _next(due: float, now: float, interval: float) -> float:
     return due + interval * (int((now - due) / interval) + 1)
 
 
-def _authorization(api_key_file: str | None) -> dict[str, str]:
-    if api_key_file is None:
-        return {}
-    return {"Authorization": f"Bearer {read_secret(api_key_file)}"}
+async def _none() -> None:
+    return None

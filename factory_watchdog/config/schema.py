@@ -77,7 +77,8 @@ class Backend:
         kinds.service(), "", "service that is started before a restart to save evidence"
     )
     revive: bool = _setting(kinds.boolean(), False, "start the unit again after systemd gave it up (failed)")
-    model: str | None = _setting(kinds.text(), "", "model that the question names; empty: the first that is served")
+    verify_owner: bool = _setting(kinds.boolean(), True, "no restart and no key where another unit listens at url")
+    model: str | None = _setting(kinds.text(), "", "model that has to be served and is asked; empty: the first served")
     api_key_file: str | None = _setting(kinds.path(), "", "file with the API key, not readable by others")
     tls_ca: str | None = _setting(kinds.path(), "", "certificates (PEM) to trust instead of the system's")
     question: str = _setting(kinds.word(*FORMS), "auto", "form of the one short question; auto: the first that works")
@@ -171,6 +172,7 @@ def settings(backend: Backend, daemon: Daemon, dialect: Dialect) -> Settings:
         question_every=backend.question_every,
         question_timeout=backend.question_timeout,
         forms=tuple(form for form in FORMS[backend.question] if form in dialect.forms),
+        model=backend.model,
         pinnable=dialect.pinnable,
         ask_without_metrics=backend.without_metrics == "ask",
         slow_evidence=evidence == "slow",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from factory_watchdog.core.holds import Now, hold_sentence, holds_now
 from factory_watchdog.core.judge import window
 from factory_watchdog.core.memory import Backend, Finding, Memory, Phase
-from factory_watchdog.core.model import Reading, Settings, State
+from factory_watchdog.core.model import Owner, Reading, Settings, State
 from factory_watchdog.core.window import explained, with_window
 from factory_watchdog.core.wording import count, span
 
@@ -84,6 +84,8 @@ def _missing(memory: Memory, reading: Reading) -> Iterator[str]:
         yield f"It cannot be asked: {memory.asking.complaint}."
     if reading.unit is not None and not reading.unit.told:
         yield f"The service manager does not tell of the unit: {reading.unit.detail}."
+    if reading.port is not None and reading.port.owner in (Owner.CONTAINER, Owner.UNKNOWN):
+        yield f"Whose the port is cannot be told: {reading.port.detail}."
     identity = memory.life.identity
     if identity.start_time is None and identity.invocation is None:
         yield "Neither the metrics nor a unit tell who it is: a restart by others is seen only as refusal."

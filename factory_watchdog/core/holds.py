@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from factory_watchdog.core.memory import Finding, Recovery
 from factory_watchdog.core.model import Hold, Reading, Settings, UnitFacts
+from factory_watchdog.core.text import clean
 from factory_watchdog.core.wording import count, span
 
 HOLD_WORDS: dict[Hold, str] = {
@@ -17,9 +19,17 @@ HOLD_WORDS: dict[Hold, str] = {
     Hold.UNIT: "unit not known to be active, or a job of it queued",
     Hold.BREAKER: "breaker open: the restarts allowed are used up",
     Hold.TEN_MINUTES: "last restart too recent",
+    Hold.FOREIGN: "foreign process on the port",
+    Hold.WRONG_MODEL: "wrong model on the port",
     Hold.OTHER_RESTART: "another restart on this host",
     Hold.LEFT_OVER: "processes of the old life are still there",
 }
+
+MODELS_NAMED = 3
+"""Served models named in a sentence: a server has one or two, a proxy or one with adapters dozens."""
+
+NAME_SHOWN = 60
+"""Characters shown of a model's name: the usual ones are half as long, a path may fill a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,8 @@ def holds_now(recovery: Recovery, now: Now) -> tuple[Hold, ...]:
             Hold.TEN_MINUTES,
             bool(recovery.restarts) and now.time - recovery.restarts[-1] < settings.restart_gap,
         ),
+        (Hold.FOREIGN, now.reading.foreign is not None),
+        (Hold.WRONG_MODEL, wrong_model(now.reading, settings) is not None),
         (Hold.OTHER_RESTART, bool(now.others)),
         (Hold.LEFT_OVER, unit is not None and bool(unit.left_over)),
     )
@@ -60,30 +72,51 @@ def recent(recovery: Recovery, now: Now) -> tuple[float, ...]:
     return tuple(t for t in recovery.restarts if now.time - t < now.settings.restart_window)
 
 
+def wrong_model(reading: Reading, settings: Settings) -> str | None:
+    """What is served instead of the configured model; None where that is served, or nobody told or asked for it.
+
+    llama.cpp lists a model by its path where it has no alias: the end of a listed name is good enough.
+    """
+    model, served = settings.model, reading.models
+    if model is None or not served or any(name == model or name.endswith(f"/{model}") for name in served):
+        return None
+    more = f" and {count(len(served) - MODELS_NAMED, 'other')}" if len(served) > MODELS_NAMED else ""
+    names = ", ".join(clean(name, NAME_SHOWN) for name in served[:MODELS_NAMED])
+    return f"{names}{more} served, not {clean(model, NAME_SHOWN)}"
+
+
 def hold_sentence(holds: tuple[Hold, ...], recovery: Recovery, now: Now) -> str:
-    """The holds in words, each with what ends it where a time does."""
-    words = []
-    for hold in holds:
-        said = HOLD_WORDS[hold]
-        if hold is Hold.MAINTENANCE:
-            said = f"{said} ({now.reading.maintenance})"
-        elif hold is Hold.FLAG and now.reading.flag.why:
-            said = f"{said} ({now.reading.flag.why})"
-        elif hold is Hold.TEN_MINUTES and recovery.restarts:  # an operator may have forgotten them meanwhile
-            said = (
-                f"{said} ({span(now.time - recovery.restarts[-1])} ago; none within {span(now.settings.restart_gap)})"
-            )
-        elif hold is Hold.BREAKER:
-            settings = now.settings
-            said = f"{said} ({count(settings.max_restarts, 'restart')} in {span(settings.restart_window)})"
-        elif hold is Hold.UNIT and now.reading.unit is not None:
-            said = f"{said} ({unit_line(now.reading.unit)})"
-        elif hold is Hold.OTHER_RESTART:
-            said = f"{said} ({', '.join(now.others)})"
-        elif hold is Hold.LEFT_OVER and now.reading.unit is not None:
-            said = f"{said} (PIDs {', '.join(map(str, now.reading.unit.left_over))})"
-        words.append(said)
-    return "held: " + "; ".join(words)
+    """The holds in words, each with what ends it where that is known."""
+    details = ((HOLD_WORDS[hold], _DETAILS[hold](recovery, now) if hold in _DETAILS else None) for hold in holds)
+    return "held: " + "; ".join(f"{said} ({detail})" if detail else said for said, detail in details)
+
+
+def _last_restart(recovery: Recovery, now: Now) -> str | None:
+    if not recovery.restarts:  # an operator may have forgotten them meanwhile
+        return None
+    return f"{span(now.time - recovery.restarts[-1])} ago; none within {span(now.settings.restart_gap)}"
+
+
+def _budget(_recovery: Recovery, now: Now) -> str:
+    return f"{count(now.settings.max_restarts, 'restart')} in {span(now.settings.restart_window)}"
+
+
+def _left_over(_recovery: Recovery, now: Now) -> str | None:
+    return f"PIDs {', '.join(map(str, now.reading.unit.left_over))}" if now.reading.unit is not None else None
+
+
+_DETAILS: dict[Hold, Callable[[Recovery, Now], str | None]] = {
+    Hold.MAINTENANCE: lambda _, now: now.reading.maintenance,
+    Hold.FLAG: lambda _, now: now.reading.flag.why,
+    Hold.UNIT: lambda _, now: unit_line(now.reading.unit) if now.reading.unit is not None else None,
+    Hold.BREAKER: _budget,
+    Hold.TEN_MINUTES: _last_restart,
+    Hold.FOREIGN: lambda _, now: now.reading.foreign.detail if now.reading.foreign is not None else None,
+    Hold.WRONG_MODEL: lambda _, now: wrong_model(now.reading, now.settings),
+    Hold.OTHER_RESTART: lambda _, now: ", ".join(now.others),
+    Hold.LEFT_OVER: _left_over,
+}
+"""What is said of a hold beside its name."""
 
 
 def unit_line(unit: UnitFacts) -> str:

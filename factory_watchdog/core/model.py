@@ -150,12 +150,30 @@ class Pause:
     absent: bool = False
 
 
+class Owner(enum.StrEnum):
+    """Whose process listens at a backend's address."""
+
+    UNIT = "unit"  # the unit's own
+    FOREIGN = "foreign"  # another unit's
+    CONTAINER = "container"  # a container's, or its engine's: it may well be what the unit started
+    UNKNOWN = "unknown"  # nobody listens, or it cannot be told
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Whose the port is; `detail` is the part of a sentence that says why, empty where it is the unit's."""
+
+    owner: Owner
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What one poll saw. `began` and `ended` bound it in time; `known` is false for a page without known series.
 
-    `unit` is None where no unit is configured, `pause` None where the pause signs were not read. `maintenance` says for
-    how long an operator set the backend aside, and who; None where nobody did.
+    `unit` is None where no unit is configured, `pause` None where the pause signs were not read, `port` None where
+    nobody looked whose it is, `models` (the names that are served) None where they were not read or not told.
+    `maintenance` says for how long an operator set the backend aside, and who; None where nobody did.
     """
 
     began: float
@@ -169,6 +187,13 @@ class Reading:
     pause: Pause | None = None
     flag: Flag = Flag()
     maintenance: str | None = None
+    port: Port | None = None
+    models: tuple[str, ...] | None = None
+
+    @property
+    def foreign(self) -> Port | None:
+        """The port where another unit's process has it, None otherwise."""
+        return self.port if self.port is not None and self.port.owner is Owner.FOREIGN else None
 
     @property
     def readable(self) -> bool:
@@ -265,6 +290,8 @@ class Hold(enum.StrEnum):
     UNIT = "unit"
     BREAKER = "breaker"
     TEN_MINUTES = "ten-minutes"
+    FOREIGN = "foreign"
+    WRONG_MODEL = "wrong-model"
     OTHER_RESTART = "other-restart"
     LEFT_OVER = "left-over"
 
@@ -425,7 +452,7 @@ class Settings:
     address a question to one engine. `has_unit`: a unit or an action unit is configured; `action`: a restart starts
     the operator's own unit, so that the backend's unit need not show a new life. `slow_evidence`: time in which the
     unit computes while none of its engines moves counts a third. A time longer than `gap_factor` intervals between two
-    polls means that both sides slept.
+    polls means that both sides slept. `model` is the one that has to be served, None: any.
     """
 
     interval: float = 10.0
@@ -441,6 +468,7 @@ class Settings:
     question_every: float = 60.0
     question_timeout: float = 30.0
     forms: tuple[Form, ...] = tuple(Form)
+    model: str | None = None
     pinnable: bool = True
     ask_without_metrics: bool = False
     slow_evidence: bool = False

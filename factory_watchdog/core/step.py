@@ -79,9 +79,14 @@ def wants_pause_signs(backend: Backend, reading: Reading, settings: Settings) ->
         return False
     if memory.paused_since is not None or memory.asking.answer is not None or memory.says_dead:
         return True
-    if backend.recovery.phase in (Phase.CONFIRM, Phase.HELD):
+    if restart_may_follow(backend):
         return True
     return any(e.requests for e in memory.engines) and stands_still(memory, reading)
+
+
+def restart_may_follow(backend: Backend) -> bool:
+    """Whether the next reading may be the one that a restart rests on, so that it has to see all that forbids one."""
+    return backend.recovery.phase in (Phase.CONFIRM, Phase.HELD)
 
 
 def _polled(
@@ -151,6 +156,8 @@ def _standing_alerts(
         standing.append((Alert.STALE_FLAG, f"a stale busy flag is ignored: {flag.why}"))
     if flag.held and flag.since is not None and now - flag.since >= settings.flag_alert:
         standing.append((Alert.FLAG_LONG, f"the busy flag is held for {span(now - flag.since)}: {flag.why}"))
+    if reading.foreign is not None:
+        standing.append((Alert.FOREIGN_PROCESS, f"foreign process on the port: {reading.foreign.detail}"))
     if not standing and not alerted:
         return (), ()
     new = tuple(Raise(alert, why, finding.engine) for alert, why in standing if alert not in alerted)

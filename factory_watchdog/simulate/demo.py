@@ -281,6 +281,9 @@ class _Stage:
     def save(self, name: str, backend: Backend) -> None:
         """A play begins anew each time."""
 
+    def warned(self, name: str, what: str) -> None:
+        """No ground for anything."""
+
     def identified(self, name: str, kind: str, why: str) -> None:
         """The demonstration says what it watches before it begins."""
 

@@ -1,6 +1,6 @@
 """The simulated service manager: it shows a simulated server as a systemd unit and takes its restarts.
 
-It has the methods of `world.systemd.Manager`, and the two looks at a unit's processes that go with them.
+It has the methods of `world.systemd.Manager`, and the looks at a unit's processes and its port that go with them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from factory_watchdog.core.model import JobResult, UnitFacts
+from factory_watchdog.core.model import JobResult, Owner, Port, UnitFacts
 from factory_watchdog.simulate.lives import Life
 from factory_watchdog.simulate.server import Server
 
@@ -87,6 +87,10 @@ class SimManager:
         """The PIDs of `before` that are alive still."""
         alive = set(await self.processes(""))
         return tuple(pid for pid, start in before if (pid, start) in alive)
+
+    async def port_owner(self, url: str, unit: str, control_group: str | None) -> Port:
+        """Nobody else listens at a simulated server's port."""
+        return Port(Owner.UNIT)
 
     async def close(self) -> None:
         """There is nothing to hang up."""

@@ -77,6 +77,9 @@ class Collector:
     def save(self, name: str, backend: Backend) -> None:
         """A simulation begins anew each time."""
 
+    def warned(self, name: str, what: str) -> None:
+        """No ground for anything."""
+
     def identified(self, name: str, kind: str, why: str) -> None:
         """Seen by what is judged."""
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import httpx
 
 from factory_watchdog.config import schema
-from factory_watchdog.core.model import Flag, JobResult, Settings, UnitFacts
+from factory_watchdog.core.model import Flag, JobResult, Owner, Port, Settings, UnitFacts
 from factory_watchdog.errors import WatchdogError
 from factory_watchdog.ports import Host, World
 from factory_watchdog.simulate import clock
@@ -181,6 +181,9 @@ class RecordedUnit:
 
     async def left_over(self, before: Iterable[Process]) -> tuple[int, ...]:
         return ()
+
+    async def port_owner(self, url: str, unit: str, control_group: str | None) -> Port:
+        return Port(Owner.UNKNOWN, "a recording does not tell who listened")
 
 
 class _ReplayClock:

@@ -12,9 +12,10 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from factory_watchdog.core.model import JobResult, UnitFacts
+from factory_watchdog.core.model import JobResult, Port, UnitFacts
 from factory_watchdog.core.text import clean
 from factory_watchdog.world.bus import Address, BusError, Connection, Refused, Signals, Which, connect
+from factory_watchdog.world.port_owner import port_owner
 from factory_watchdog.world.processes import Process, left_over, processes, start_ticks
 
 _NAME = "org.freedesktop.systemd1"
@@ -127,6 +128,10 @@ class Manager:
     async def left_over(self, before: Iterable[Process]) -> tuple[int, ...]:
         """The PIDs of `before` that are alive still."""
         return left_over(before)
+
+    async def port_owner(self, url: str, unit: str, control_group: str | None) -> Port:
+        """Whose process listens at `url`: one of the unit's control group, or another's."""
+        return port_owner(url, unit, control_group)
 
     async def close(self) -> None:
         """Hang up. A call that still waits for an answer gets none."""

@@ -23,8 +23,10 @@ from factory_watchdog.core.model import (
     JobResult,
     Look,
     Outcome,
+    Owner,
     Pause,
     Polled,
+    Port,
     Question,
     Reading,
     Reply,
@@ -71,6 +73,8 @@ class Spell:
     unit: str = "active"
     told: bool = True
     job: bool = False
+    port: str = "unit"  # whose it is: unit | foreign | container | unknown | none (nobody looked)
+    models: tuple[str, ...] | None = None  # that are served; "m" is the configured one
     by_other: bool = False  # somebody else restarts it at its beginning
     asleep: int = 0  # the host sleeps so long at its beginning
     death: bool = False  # our daemon dies and comes back at its beginning
@@ -207,6 +211,8 @@ class Server:
             unit=self.facts(),
             flag=Flag(held=spell.flag, why="job", since=0.0) if spell.flag else Flag(),
             maintenance=spell.maintenance,
+            port=None if spell.port == "none" else Port(Owner(spell.port), "told"),
+            models=spell.models,
         )
         if wants_pause_signs(state, reading, self.settings):
             sign = "paused, says /is_paused" if spell.paused else None

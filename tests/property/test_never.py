@@ -10,7 +10,19 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from factory_watchdog.core.memory import Phase
-from factory_watchdog.core.model import MEANING, Ask, Purpose, Restart, RestartSettled, Settings, State, Went
+from factory_watchdog.core.model import (
+    MEANING,
+    Alert,
+    Ask,
+    Owner,
+    Purpose,
+    Raise,
+    Restart,
+    RestartSettled,
+    Settings,
+    State,
+    Went,
+)
 
 Spell, Server, Host = fake_host.Spell, fake_host.Server, fake_host.Host
 
@@ -62,6 +74,12 @@ TROUBLES: list[tuple[str, Any]] = [
     ("unit", "activating"),
     ("told", False),
     ("job", True),
+    ("port", "foreign"),
+    ("port", "container"),
+    ("port", "unknown"),
+    ("port", "none"),
+    ("models", ("n",)),
+    ("models", ("n", "m")),
     ("by_other", True),
     ("asleep", 45),
     ("asleep", 4000),
@@ -83,6 +101,7 @@ def servers(draw: st.DrawFn, name: str) -> Any:
         enforce=draw(often) > 0,
         revive=draw(st.booleans()),
         ask_without_metrics=draw(often) == 0,
+        model=draw(st.sampled_from([None, "m"])),
         max_restarts=draw(st.sampled_from([1, 3])),
         restart_window=draw(st.sampled_from([1200.0, 21600.0])),
     )
@@ -146,6 +165,8 @@ class Law:
         assert reading.maintenance is None
         assert reading.unit.told
         assert not reading.unit.job
+        assert reading.port is None or reading.port.owner is not Owner.FOREIGN
+        assert settings.model is None or reading.models is None or settings.model in reading.models
         assert reading.unit.active == ("failed" if order.revive else "active")
         assert not order.revive or settings.revive
         # one at a time
@@ -283,6 +304,32 @@ def test_every_idle_wedge_is_restarted_in_time(quiet: int, engines: int, failing
         return  # a server error from the first question on is no failure
     assert restart is not None
     assert began <= restart <= began + settings.hang_after + 3 * settings.interval + settings.question_timeout + 600
+
+
+@given(before=st.integers(20, 200), taken=st.integers(200, 2000), wrong=st.booleans(), idle=st.booleans())
+def test_what_is_not_ours_is_restarted_only_once_it_is_ours(before: int, taken: int, wrong: bool, idle: bool) -> None:
+    """However long another process has the port, or serves another model; and soon after that ended."""
+    other = {"models": ("n",)} if wrong else {"port": "foreign"}
+    hang = {"frozen": (0,), "arrivals": 0 if idle else 3, "tokens": 100_000}
+    works = Spell(before, arrivals=0 if idle else 3, tokens=20 if idle else 100_000)
+    server = Server("a", Settings(model="m"), [works, Spell(taken, **hang, **other), Spell(2000, **hang)])
+    restart = first_restart(server)
+    assert restart is not None
+    assert restart >= before + taken
+
+
+@given(spells=st.lists(st.tuples(st.sampled_from(["unit", "foreign", "none"]), st.integers(15, 300)), min_size=1))
+def test_a_foreign_process_is_told_once_for_each_time_that_it_comes(spells: list[tuple[str, int]]) -> None:
+    told: list[float] = []
+
+    def watch(_host: Any, _server: Any, effect: Any, now: float) -> None:
+        if isinstance(effect, Raise) and effect.alert is Alert.FOREIGN_PROCESS:
+            told.append(now)
+
+    Host([Server("a", Settings(), [Spell(seconds, port=port) for port, seconds in spells])], watch).run()
+    owners = [port for port, _ in spells]
+    came = sum(now == "foreign" != before for before, now in zip(["unit", *owners], owners, strict=False))
+    assert len(told) == came
 
 
 @pytest.mark.parametrize("state", [s for s in State if s not in (State.HUNG, State.DEAD)])
