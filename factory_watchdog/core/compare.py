@@ -41,7 +41,7 @@ def _observe_engine(before: Engine | None, sample: Sample, at: float, asked: boo
     if before is None:
         requests = _requests(sample, 0.0)
         return Engine(sample, at, requests=requests, lacking=_lacking(sample, requests))
-    seen = min(max(_total(sample) - before.users, 0.0), before.ours)
+    seen = min(max(_total(sample) - before.users, 0.0), before.ours) if before.ours else 0.0
     requests = _requests(sample, seen)
     change = _compare(before.sample, sample, before.own)
     lacking = _lacking(sample, requests)
@@ -100,9 +100,11 @@ def _compare(before: Sample, now: Sample, own: Own | None) -> tuple[bool, bool, 
         if change < 0:
             return None
         booked = True
-        ours = min(change, left[i])
-        left[i] -= ours
-        if change - ours > KV_CHANGE:
+        if left[i]:
+            ours = min(change, left[i])
+            left[i] -= ours
+            change -= ours
+        if change > KV_CHANGE:
             moved = True
             produced = produced or i >= FIRST_OUTCOME
     if before.kv is not None and now.kv is not None:

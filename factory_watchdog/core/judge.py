@@ -6,7 +6,7 @@ and the settings, and returns a finding or None. A rule that `resets` starts eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from factory_watchdog.core.memory import Engine, Finding, Memory, Settled
@@ -20,6 +20,9 @@ CONSECUTIVE = 2
 
 STANDING = frozenset({"active", "activating"})
 """ActiveStates in which a server may be judged; in others somebody stops or reloads it, or it is down."""
+
+WORSE = (State.BUSY, State.DEGRADED, State.SUSPECT, State.HUNG)
+"""The states of engines with requests, the worst last."""
 
 Rule = Callable[[Memory, Reading, Settings], Finding | None]
 
@@ -242,24 +245,19 @@ def paused(memory: Memory, reading: Reading, settings: Settings) -> Finding | No
 
 def with_requests(memory: Memory, reading: Reading, settings: Settings) -> Finding | None:
     """The worst of the engines that have requests: a sum hides a stuck one behind a moving one."""
-    limit = window(memory, settings)
-    findings = list(_engines_with_requests(memory, reading, settings, limit))
-    return max(findings, key=_badness) if findings else None
-
-
-def _engines_with_requests(memory: Memory, reading: Reading, settings: Settings, limit: float) -> Iterator[Finding]:
     named = len(memory.engines) > 1
-    for engine in memory.engines:
-        if engine.requests or (engine.requests is None and engine.moved):
-            if engine.flat:
-                yield _flat(engine, reading, limit, named)
-            else:
-                yield _working(engine, reading, settings, named)
+    findings = [
+        _flat(e, reading, window(memory, settings), named) if e.flat else _working(e, reading, settings, named)
+        for e in memory.engines
+        if e.requests or (e.requests is None and e.moved)
+    ]
+    if len(findings) > 1:
+        return max(findings, key=_badness)
+    return findings[0] if findings else None
 
 
 def _badness(finding: Finding) -> tuple[bool, int, float]:
-    order = (State.BUSY, State.DEGRADED, State.SUSPECT, State.HUNG)
-    return finding.candidate, order.index(finding.state), -(finding.since or 0.0)
+    return finding.candidate, WORSE.index(finding.state), -(finding.since or 0.0)
 
 
 def _flat(engine: Engine, reading: Reading, limit: float, named: bool) -> Finding:
@@ -279,8 +277,7 @@ def _flat(engine: Engine, reading: Reading, limit: float, named: bool) -> Findin
 
 
 def _standing(engine: Engine) -> str:
-    running, waiting = engine.sample.running or 0.0, engine.sample.waiting or 0.0
-    return f"{running:g} running and {waiting:g} waiting requests"
+    return f"{engine.sample.running or 0.0:g} running and {engine.sample.waiting or 0.0:g} waiting requests"
 
 
 def _working(engine: Engine, reading: Reading, settings: Settings, named: bool) -> Finding:

@@ -171,7 +171,10 @@ class Phase(enum.StrEnum):
 
     @property
     def restarting(self) -> bool:
-        return self in (Phase.RESTART, Phase.LIFE, Phase.SERVE)
+        return self in _RESTARTING
+
+
+_RESTARTING = frozenset({Phase.RESTART, Phase.LIFE, Phase.SERVE})
 
 
 @dataclass(frozen=True, slots=True)

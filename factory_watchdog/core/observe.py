@@ -6,8 +6,6 @@ our own question's share is taken out before anything is compared.
 
 from __future__ import annotations
 
-from typing import Any
-
 from factory_watchdog.core.compare import observe_engines, outcome_total, skipped
 from factory_watchdog.core.memory import Asking, Engine, Life, Memory, replace
 from factory_watchdog.core.model import Identity, Reading, Reply, Settings, Went
@@ -51,32 +49,36 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
     if new_life and told.start_time is None:
         reading = _of_the_life_before(reading)
     engines = observe_engines(memory, reading) if reading.readable else skipped(memory.engines)
-    life = _observe_life(memory.life, engines, reading)
     moved = any(e.moved for e in engines)
+    produced = moved and any(e.produced for e in engines)
+    life = _observe_life(memory.life, engines, produced, reading)
     cpu, cpu_at, computing = _observe_host(memory, reading, settings)
     computing = computing and not moved
     if computing:
         engines = _slowed(engines, reading.ended - (memory.ended if memory.ended is not None else reading.ended))
     refused, silent = _how_it_answers(reading)
     dead = _count_says_dead(memory.says_dead, reading, moved)
-    return replace(
-        memory,
-        engines=engines,
+    quiet_since = _quiet_since(memory, engines, produced, reading, settings)
+    return Memory(
         life=life,
+        engines=engines,
         ended=reading.ended,
+        refused=memory.refused + 1 if refused else 0,
+        refused_since=_since(memory.refused_since, refused, reading.began),
+        says_dead=dead,
+        says_dead_since=_since(memory.says_dead_since, dead > 0, reading.began),
+        silent_since=_since(memory.silent_since, silent, reading.began),
+        down_since=_since(memory.down_since, not life.up or activating(reading), reading.began),
+        paused_since=_since(memory.paused_since, pause_sign(reading) is not None, reading.ended),
+        quiet_since=quiet_since,
+        start_times=memory.start_times,
+        proxy=memory.proxy,
+        asking=_observe_asking(memory, quiet_since, moved, settings),
         new_life=new_life,
         gap=gap,
         computing=computing,
         cpu=cpu,
         cpu_at=cpu_at,
-        refused=memory.refused + 1 if refused else 0,
-        refused_since=_since(memory.refused_since, refused, reading.began),
-        silent_since=_since(memory.silent_since, silent, reading.began),
-        says_dead=dead,
-        says_dead_since=_since(memory.says_dead_since, dead > 0, reading.began),
-        down_since=_since(memory.down_since, not life.up or activating(reading), reading.began),
-        paused_since=_since(memory.paused_since, pause_sign(reading) is not None, reading.ended),
-        **_observe_asking(memory, engines, reading, settings),
     )
 
 
@@ -106,7 +108,11 @@ def pause_sign(reading: Reading) -> str | None:
     """The sentence of a sign that says paused, from the metrics or from the pause endpoints; None where none does."""
     if reading.pause is not None and reading.pause.sign is not None:
         return reading.pause.sign
-    return next((s.asleep for s in reading.engines if s.asleep is not None), None) if reading.readable else None
+    if reading.readable:
+        for sample in reading.engines:
+            if sample.asleep is not None:
+                return sample.asleep
+    return None
 
 
 def activating(reading: Reading) -> bool:
@@ -219,8 +225,7 @@ def _slowed(engines: tuple[Engine, ...], seconds: float) -> tuple[Engine, ...]:
 # --- life, endpoints, quiet ------------------------------------------------------------------------------------------
 
 
-def _observe_life(life: Life, engines: tuple[Engine, ...], reading: Reading) -> Life:
-    produced = any(e.produced for e in engines)
+def _observe_life(life: Life, engines: tuple[Engine, ...], produced: bool, reading: Reading) -> Life:
     outcome = life.outcome or produced or (reading.readable and _has_outcome(life, engines))
     up = life.up or produced or _is_up(reading) or (outcome and reading.health.went in SILENT)  # starved, not starting
     silent = life.no_pause_signs or (reading.pause is not None and reading.pause.absent)
@@ -250,9 +255,14 @@ def _has_outcome(life: Life, engines: tuple[Engine, ...]) -> bool:
 
 
 def _how_it_answers(reading: Reading) -> tuple[bool, bool]:
-    """Whether every endpoint refused, and whether every one accepted and said nothing."""
-    went = [r.went for r in (reading.health, reading.metrics) if r.went is not Went.ABSENT]
-    return bool(went) and all(w is Went.REFUSED for w in went), bool(went) and all(w in SILENT for w in went)
+    """Whether every endpoint refused, and whether every one accepted and said nothing. For one that is absent by
+    nature the other speaks."""
+    health, metrics = reading.health.went, reading.metrics.went
+    if health is Went.ABSENT:
+        health = metrics
+    elif metrics is Went.ABSENT:
+        metrics = health
+    return health is metrics is Went.REFUSED, health in SILENT and metrics in SILENT
 
 
 def _since(before: float | None, holds: bool, now: float) -> float | None:
@@ -263,37 +273,40 @@ def _since(before: float | None, holds: bool, now: float) -> float | None:
 
 def _count_says_dead(before: int, reading: Reading, moved: bool) -> int:
     """Readings in a row in which /health says 503 while the metrics show that nothing moves."""
+    if moved:
+        return 0
     if says_dead(reading):
-        return 0 if moved else before + 1
+        return before + 1
     told = reading.health.went in (Went.OK, Went.ABSENT) or (
         reading.health.went is Went.STATUS and reading.health.status != SAYS_DEAD
     )
-    return 0 if moved or told else before
+    return 0 if told else before
 
 
 def says_dead(reading: Reading) -> bool:
     """Whether /health says that the engine died, in a reading that shows whether anything moves."""
-    return reading.readable and reading.health.went is Went.STATUS and reading.health.status == SAYS_DEAD
+    return reading.health.went is Went.STATUS and reading.health.status == SAYS_DEAD and reading.readable
 
 
-def _observe_asking(
-    memory: Memory, engines: tuple[Engine, ...], reading: Reading, settings: Settings
-) -> dict[str, Any]:
-    """Since when there is no request and no outcome, and when the next question is due by that.
+def _quiet_since(
+    memory: Memory, engines: tuple[Engine, ...], produced: bool, reading: Reading, settings: Settings
+) -> float | None:
+    """Since when there is no request and no outcome."""
+    before = memory.quiet_since
+    if not reading.readable:
+        quiet = before is not None or (settings.ask_without_metrics and memory.life.up)
+        return _since(before, quiet, reading.ended)
+    if any(e.requests is None or e.requests > 0 for e in engines):
+        return None
+    return reading.ended if before is None or produced else before
 
-    Movement ends the server errors in a row.
-    """
+
+def _observe_asking(memory: Memory, quiet_since: float | None, moved: bool, settings: Settings) -> Asking:
+    """When the next question is due by the quiet. Movement ends the server errors in a row."""
     asking = memory.asking
-    if asking.errors and any(e.moved for e in engines):
+    if moved and asking.errors:
         asking = replace(asking, errors=0)
-    if reading.readable:
-        quiet = not any(e.requests is None or e.requests > 0 for e in engines)
-        began = reading.ended if memory.quiet_since is None or any(e.produced for e in engines) else memory.quiet_since
-    else:
-        quiet = memory.quiet_since is not None or (settings.ask_without_metrics and memory.life.up)
-        began = memory.quiet_since if memory.quiet_since is not None else reading.ended
-    since = began if quiet else None
-    if since == memory.quiet_since:
-        return {"asking": asking}
-    due = None if since is None else since + settings.question_every
-    return {"quiet_since": since, "asking": replace(asking, due=due, spacing=settings.question_every)}
+    if quiet_since == memory.quiet_since:
+        return asking
+    due = None if quiet_since is None else quiet_since + settings.question_every
+    return replace(asking, due=due, spacing=settings.question_every)

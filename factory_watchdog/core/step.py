@@ -34,11 +34,13 @@ from factory_watchdog.core.wording import span
 Host = Mapping[str, Backend]
 """The state of a host: what is known of each backend, by name."""
 
+UNKNOWN = Backend()
+"""A backend of which nothing is known yet."""
+
 
 def step_host(host: Host, name: str, event: Event, now: float, settings: Settings) -> tuple[Host, tuple[Effect, ...]]:
     """One event of one backend, with the other backends' restarts in view: one restart at a time on a host."""
-    others = restarting(host, name)
-    backend, effects = step(host.get(name, Backend()), event, now, settings, others)
+    backend, effects = step(host.get(name, UNKNOWN), event, now, settings, restarting(host, name))
     return {**host, name: backend}, effects
 
 
@@ -136,8 +138,11 @@ def _verdict(previous: Verdict | None, finding: Finding, recovery: Recovery, at:
             why = f"{why}; {hold_sentence(recovery.holds, recovery, at)}"
         else:
             why = f"{why}; restart {recovery.attempt} under way for {span(at.time - recovery.since)}"
-    same = previous is not None and previous.state is state and previous.engine == engine
-    return Verdict(state, previous.since if same and previous is not None else at.time, why, rule, engine)
+    if previous is None or previous.state is not state or previous.engine != engine:
+        return Verdict(state, at.time, why, rule, engine)
+    if previous.why == why and previous.rule == rule:
+        return previous
+    return Verdict(state, previous.since, why, rule, engine)
 
 
 def _unconfirmed(finding: Finding) -> State:

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from factory_watchdog.core import compare, observe
+from factory_watchdog.core.memory import Engine, Memory
 from factory_watchdog.core.model import Identity
 from factory_watchdog.core.observe import START_TIMES_KEPT, is_new
 
 WARM = "work*2 "
+
+
+@pytest.mark.parametrize(("module", "made"), [(observe, Memory), (compare, Engine)])
+def test_a_poll_says_what_becomes_of_every_field(play: Any, monkeypatch: Any, module: Any, made: Any) -> None:
+    """Both are made anew in each poll, without a copy: a field that is left out would be forgotten."""
+    p = play().run(WARM)
+    told: set[str] = set()
+    names = [f.name for f in fields(made)]
+
+    def make(*values: Any, **named: Any) -> Any:
+        told.update(names[: len(values)], named)
+        return made(*values, **named)
+
+    monkeypatch.setattr(module, made.__name__, make)
+    p.run("work")
+    assert told == set(names)
+
 
 # --- identity --------------------------------------------------------------------------------------------------------
 
