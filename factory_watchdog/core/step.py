@@ -94,9 +94,8 @@ def restart_may_follow(backend: Backend) -> bool:
 def _polled(
     backend: Backend, reading: Reading, now: float, settings: Settings, others: tuple[str, ...]
 ) -> tuple[Backend, tuple[Effect, ...]]:
-    reading = _of_our_own_stop(reading, backend.recovery)
     memory = settle(observe(backend.memory, reading, settings), reading, settings)
-    finding, resets = judge(memory, reading, settings)
+    finding, resets = judge(memory, _of_our_own_stop(reading, backend.recovery), settings)
     if resets:
         memory = calm(memory)
     at = Now(now, reading, finding, settings, others)
