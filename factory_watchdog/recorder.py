@@ -29,6 +29,7 @@ from factory_watchdog.saved import encode
 from factory_watchdog.status import is_ready
 from factory_watchdog.world import runtime_files
 from factory_watchdog.world.clock import Clock
+from factory_watchdog.world.evidence import Evidence, Job
 from factory_watchdog.world.store import Store
 
 
@@ -93,6 +94,12 @@ class Recorder:
         self.log.warning("restart", backend=name, attempt=order.attempt, rule=order.proof.rule, why=order.proof.why)
         whole = replace(order, proof=replace(order.proof, readings=tuple(readings)))
         self._record(lambda store: store.begin_restart(name, whole, self.clock.wall()))
+
+    def evidence(self, name: str, attempt: int, evidence: Evidence) -> None:
+        self._record(lambda store: store.record_evidence(name, attempt, evidence, self.clock.wall()))
+
+    def pushed(self, name: str, attempt: int, job: Job) -> None:
+        self._record(lambda store: store.record_job(name, attempt, job, self.clock.wall()))
 
     def settled(self, name: str, settled: RestartSettled) -> None:
         log = self.log.info if settled.served else self.log.error

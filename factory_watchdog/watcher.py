@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -38,11 +37,15 @@ from factory_watchdog.core.model import (
     UnitFacts,
 )
 from factory_watchdog.core.step import step_host, wants_pause_signs
+from factory_watchdog.core.text import clean
 from factory_watchdog.engines import dialect_of
 from factory_watchdog.engines.detect import UNDETECTED, detect
 from factory_watchdog.engines.dialect import MODELS_PATH, Dialect, Page, served_model
 from factory_watchdog.engines.exposition import PAGE_LIMIT
-from factory_watchdog.ports import Host, Sink, World
+from factory_watchdog.ports import Host, Sink, Units, World
+from factory_watchdog.readings import BEYOND, Readings
+from factory_watchdog.world import evidence
+from factory_watchdog.world.evidence import Job, Journal
 from factory_watchdog.world.http import SMALL, Fetched
 from factory_watchdog.world.processes import Process
 from factory_watchdog.world.secrets import SecretError, read_secret
@@ -55,12 +58,6 @@ SHORTEST_POLL = 1.0
 
 EVIDENCE_TIME = 60.0
 """Seconds that an evidence unit may take before a restart: every one of them is outage."""
-
-HISTORY_BEYOND = 120.0
-"""Seconds of readings kept beyond `hang_after`, to show how it was before the suspicion."""
-
-HISTORY_MOST = 500
-"""Readings kept at most, so that an hour's window at a short interval does not fill the memory."""
 
 
 class Watcher:
@@ -93,8 +90,7 @@ class Watcher:
         self._model: str | None = config.model
         self._old_life: str | None = None
         self._old_processes: list[Process] = []
-        kept = int((settings.hang_after + HISTORY_BEYOND) / settings.interval) + 2
-        self._readings: deque[Reading] = deque(maxlen=min(kept, HISTORY_MOST))
+        self._readings = Readings(settings.hang_after + BEYOND)
         self.deadline = max(SHORTEST_POLL, min(0.9 * settings.interval, LONGEST_POLL))
         self.finished = asyncio.get_running_loop().time()
 
@@ -143,7 +139,8 @@ class Watcher:
         async with self._polling:
             self._wake.clear()
             reading = await self._read()
-            self._readings.append(reading)
+            finding = self.state.finding
+            self._readings.add(reading, finding.since if finding is not None else None)
             self.feed(Polled(reading))
             memory = self.state.memory
             if memory is not None and memory.new_life and self._settings_of is not None:
@@ -341,20 +338,30 @@ class Watcher:
         self.feed(JobEnded(order.attempt, result, detail))
 
     async def _push(self, order: Restart) -> tuple[JobResult, str]:
-        """Do to the host what the configuration says, and follow it to its end."""
-        config, units = self.config, self.world.units
+        """See what the host shows, do to it what the configuration says, and follow that to its end."""
+        config, units, clock = self.config, self.world.units, self.world.clock
         if units is None:
             return JobResult.NO_BUS, "no service manager"
+        began = clock.boottime()
+        await self._witness(order, units)
         if config.evidence_unit:
             await units.start(config.evidence_unit, EVIDENCE_TIME)
+        if config.evidence_unit or clock.boottime() - began > self.settings.interval:
             await self.poll()
-            if not self._still_due(order):
-                return JobResult.DROPPED, "the backend changed while evidence was taken"
+        if self.state.reading is not order.proof.reading and not self._still_due(order):
+            return JobResult.DROPPED, "the backend changed while evidence was taken"
         facts = order.proof.reading.unit
         if facts is not None and facts.control_group:
             self._old_life = facts.invocation
             self._old_processes = await units.processes(facts.control_group)
-        deadline = self.settings.startup_timeout
+        asked = clock.wall()
+        result, detail = await self._act(order, units)
+        unit = config.action_unit or config.unit or ""
+        self._sink.pushed(self.name, order.attempt, Job(unit, asked, clock.wall(), result, detail))
+        return result, detail
+
+    async def _act(self, order: Restart, units: Units) -> tuple[JobResult, str]:
+        config, deadline = self.config, self.settings.startup_timeout
         if config.action_unit:
             return await units.start(config.action_unit, deadline)
         if config.unit is None:
@@ -363,6 +370,21 @@ class Watcher:
             await units.reset_failed(config.unit)
             return await units.start(config.unit, deadline)
         return await units.try_restart(config.unit, deadline)
+
+    async def _witness(self, order: Restart, units: Units) -> None:
+        """Record what the host shows. Whatever fails in it costs the record at most, not the restart."""
+        clock, facts = self.world.clock, order.proof.reading.unit
+        try:
+            async with asyncio.timeout(evidence.LONGEST):
+                seen = await units.evidence(self.config.unit, facts.control_group if facts is not None else None)
+        except Exception as error:
+            seen = evidence.nothing(clean(f"{type(error).__name__}: {error}"))
+        if facts is not None and facts.invocation:
+            now = clock.wall()
+            first = min((reading.began for reading in self._readings), default=order.proof.reading.began)
+            journal = Journal(facts.invocation, since=now - (clock.boottime() - first), until=now)
+            seen = replace(seen, journal=journal)
+        self._sink.evidence(self.name, order.attempt, seen)
 
     def _still_due(self, order: Restart) -> bool:
         """Whether, after the evidence, the life is still the one to be restarted and still shows nothing else."""

@@ -217,6 +217,7 @@ def _confirmed(memory: Memory, recovery: Recovery, now: Now) -> Step:
         question=recovery.question,
         answer=recovery.answer,
         reading=now.reading,
+        held=recovery.told,
     )
     recovery = replace(
         recovery,

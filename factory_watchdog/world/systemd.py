@@ -1,7 +1,7 @@
 """systemd over D-Bus: what it says of a unit, and the jobs that we ask of it.
 
-Interface: org.freedesktop.systemd1(5). Of a unit's properties only those of `UnitFacts` are read; never its
-Environment, its ExecStart, or anything else that may hold a secret.
+Interface: org.freedesktop.systemd1(5). Of a unit's properties only those of `UnitFacts` and of `SHOWN` are read; never
+its Environment, its ExecStart, or anything else that may hold a secret.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from factory_watchdog.core.model import JobResult, UnitFacts
 from factory_watchdog.core.text import clean
 from factory_watchdog.world.bus import Address, BusError, Connection, Refused, Signals, Which, connect
+from factory_watchdog.world.evidence import Evidence, gather
 from factory_watchdog.world.processes import Process, left_over, processes, start_ticks
 
 _NAME = "org.freedesktop.systemd1"
@@ -27,6 +29,27 @@ _LOOK_EVERY = 5.0  # seconds between two looks at a job that is followed: the si
 
 _UNSET = 2**64 - 1  # systemd's word for a counter that is not kept
 _NANOSECOND = 1e-9  # seconds
+
+SHOWN = {
+    "Unit": {"ActiveState": "s", "SubState": "s", "InvocationID": "ay", "ActiveEnterTimestamp": "t"},
+    "Service": {
+        "Type": "s",
+        "Result": "s",
+        "NRestarts": "u",
+        "MainPID": "u",
+        "ExecMainStartTimestamp": "t",
+        "ExecMainCode": "i",
+        "ExecMainStatus": "i",
+        "ControlGroup": "s",
+        "CPUUsageNSec": "t",
+        "MemoryCurrent": "t",
+        "TasksCurrent": "t",
+        "Restart": "s",
+        "KillMode": "s",
+        "TimeoutStopUSec": "t",
+    },
+}
+"""The properties that the record of a restart has, by interface, with their D-Bus types. No other is ever read."""
 
 _NOT_LOADABLE = frozenset({"not-found", "error", "bad-setting"})
 _DENIED = frozenset(
@@ -125,6 +148,18 @@ class Manager:
         """The PIDs of `before` that are alive still."""
         return left_over(before)
 
+    async def properties(self, unit: str) -> dict[str, str | int | None]:
+        """The properties of `SHOWN`, by systemd's names and in its units; None where it keeps none of that kind.
+
+        Those that this systemd does not know are left out. Raises BusError or Refused.
+        """
+        return await self._ask(lambda connection: _properties(connection, unit), _LOOK_TIMEOUT)
+
+    async def evidence(self, unit: str | None, control_group: str | None) -> Evidence:
+        """What the host shows of `unit` and its processes now; takes about a second."""
+        properties = functools.partial(self.properties, unit) if unit is not None else None
+        return await gather(properties, control_group)
+
     async def close(self) -> None:
         """Hang up. A call that still waits for an answer gets none."""
         if self._connection is not None:
@@ -219,6 +254,26 @@ async def _look(connection: Connection, unit: str) -> _Look:
     name, _, load, active, sub, _, path, job, _, _ = rows[0]
     invocation = await _property(connection, Address(path, _NAME, f"{_NAME}.Unit"), "InvocationID", "ay")
     return _Look(name, load, active, sub, path, job, bytes(invocation).hex() or None)
+
+
+async def _properties(connection: Connection, unit: str) -> dict[str, str | int | None]:
+    look = await _look(connection, unit)
+    told: dict[str, str | int | None] = {}
+    for interface, names in SHOWN.items():
+        if interface == "Service" and not look.name.endswith(".service"):
+            continue
+        for name, kind in names.items():
+            with contextlib.suppress(Refused):  # an older systemd
+                value = await _property(connection, Address(look.path, _NAME, f"{_NAME}.{interface}"), name, kind)
+                told[name] = _plain(value)
+    return told
+
+
+def _plain(value: Any) -> str | int | None:
+    """A property as it is written down."""
+    if isinstance(value, int):
+        return None if value == _UNSET else value
+    return clean(value) if isinstance(value, str) else bytes(value).hex()
 
 
 async def _property(connection: Connection, of: Address, name: str, kind: str) -> Any:
