@@ -338,7 +338,7 @@ class Watcher:
         self.feed(JobEnded(order.attempt, result, detail))
 
     async def _push(self, order: Restart) -> tuple[JobResult, str]:
-        """See what the host shows, do to it what the configuration says, and follow that to its end."""
+        """See what the host shows, then restart; all of it within the time that a start may take."""
         config, units, clock = self.config, self.world.units, self.world.clock
         if units is None:
             return JobResult.NO_BUS, "no service manager"
@@ -354,14 +354,15 @@ class Watcher:
         if facts is not None and facts.control_group:
             self._old_life = facts.invocation
             self._old_processes = await units.processes(facts.control_group)
-        asked = clock.wall()
-        result, detail = await self._act(order, units)
+        asked, left = clock.wall(), self.settings.startup_timeout - (clock.boottime() - began)
+        result, detail = await self._act(order, units, max(left, SHORTEST_POLL))
         unit = config.action_unit or config.unit or ""
         self._sink.pushed(self.name, order.attempt, Job(unit, asked, clock.wall(), result, detail))
         return result, detail
 
-    async def _act(self, order: Restart, units: Units) -> tuple[JobResult, str]:
-        config, deadline = self.config, self.settings.startup_timeout
+    async def _act(self, order: Restart, units: Units, deadline: float) -> tuple[JobResult, str]:
+        """Do to the host what the configuration says, and follow that for at most `deadline` seconds."""
+        config = self.config
         if config.action_unit:
             return await units.start(config.action_unit, deadline)
         if config.unit is None:
