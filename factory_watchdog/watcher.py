@@ -378,6 +378,8 @@ class Watcher:
         try:
             async with asyncio.timeout(evidence.LONGEST):
                 seen = await units.evidence(self.config.unit, facts.control_group if facts is not None else None)
+        except TimeoutError:
+            seen = evidence.nothing(f"not told within {evidence.LONGEST:g} s", evidence.LONGEST)
         except Exception as error:
             seen = evidence.nothing(clean(f"{type(error).__name__}: {error}"))
         if facts is not None and facts.invocation:

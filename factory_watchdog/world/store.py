@@ -209,7 +209,8 @@ class Store:
 
     def _add_to_restart(self, column: str, backend: str, attempt: int, value: Evidence | Job, wall: float) -> bool:
         statement = f"UPDATE restart SET {column} = ? WHERE backend = ? AND attempt = ? AND ended IS NULL"  # noqa: S608
-        return self._write(statement, (msgspec.json.encode(value).decode(), backend, attempt), wall) > 0
+        with self._transaction(wall) as db:
+            return db.execute(statement, (msgspec.json.encode(value).decode(), backend, attempt)).rowcount > 0
 
     def settle_restart(self, backend: str, settled: RestartSettled, wall: float) -> bool:
         """How a restart ended; False where that attempt was not under way."""
