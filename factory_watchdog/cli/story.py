@@ -161,8 +161,11 @@ def _of_restart(record: RestartRecord) -> Iterator[Event]:
     if job is not None:
         yield job["asked"], f"the restart is asked of the service manager ({job['unit']})"
         detail = f": {job['detail']}" if job["detail"] else ""
-        took = span(job["ended"] - job["asked"])
-        yield job["ended"], f"the job ends: {job['result']} after {took}{detail}"
+        took = job["ended"] - job["asked"]
+        yield (
+            job["ended"],
+            f"the job ends: {job['result']} after {f'{took:.1f} s' if took < 10 else span(took)}{detail}",
+        )
 
 
 def _of_end(record: RestartRecord) -> Iterator[Event]:

@@ -47,7 +47,7 @@ def read(invocation: str, since: float, until: float) -> list[str]:
     except OSError as error:
         raise JournalError(f"journalctl cannot be started: {error.strerror or error}") from None
     said, complaint, status = _collect(process)
-    lines = [_shown(line) for line in said.splitlines() if not line.startswith("-- ")]
+    lines = [_shown(line) for line in said.split("\n") if line and not line.startswith("-- ")]
     if not lines:
         why = next((clean(line) for line in complaint.splitlines() if line.strip()), "")
         ended = f"journalctl ended with status {status}" if status else "it has none of that time"
