@@ -37,15 +37,13 @@ from factory_watchdog.core.model import (
     UnitFacts,
 )
 from factory_watchdog.core.step import step_host, wants_pause_signs
-from factory_watchdog.core.text import clean
 from factory_watchdog.engines import dialect_of
 from factory_watchdog.engines.detect import UNDETECTED, detect
 from factory_watchdog.engines.dialect import MODELS_PATH, Dialect, Page, served_model
 from factory_watchdog.engines.exposition import PAGE_LIMIT
 from factory_watchdog.ports import Host, Sink, Units, World
 from factory_watchdog.readings import BEYOND, Readings
-from factory_watchdog.world import evidence
-from factory_watchdog.world.evidence import Job, Journal
+from factory_watchdog.world.evidence import Job, Journal, bounded
 from factory_watchdog.world.http import SMALL, Fetched
 from factory_watchdog.world.processes import Process
 from factory_watchdog.world.secrets import SecretError, read_secret
@@ -375,18 +373,11 @@ class Watcher:
     async def _witness(self, order: Restart, units: Units) -> None:
         """Record what the host shows. Whatever fails in it costs the record at most, not the restart."""
         clock, facts = self.world.clock, order.proof.reading.unit
-        try:
-            async with asyncio.timeout(evidence.LONGEST):
-                seen = await units.evidence(self.config.unit, facts.control_group if facts is not None else None)
-        except TimeoutError:
-            seen = evidence.nothing(f"not told within {evidence.LONGEST:g} s", evidence.LONGEST)
-        except Exception as error:
-            seen = evidence.nothing(clean(f"{type(error).__name__}: {error}"))
+        seen = await bounded(units.evidence(self.config.unit, facts.control_group if facts is not None else None))
         if facts is not None and facts.invocation:
             now = clock.wall()
             first = min((reading.began for reading in self._readings), default=order.proof.reading.began)
-            journal = Journal(facts.invocation, since=now - (clock.boottime() - first), until=now)
-            seen = replace(seen, journal=journal)
+            seen = replace(seen, journal=Journal(facts.invocation, now - (clock.boottime() - first), now))
         self._sink.evidence(self.name, order.attempt, seen)
 
     def _still_due(self, order: Restart) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import pathlib
 import shutil
@@ -45,6 +44,7 @@ _END_TIME = 0.5  # seconds that a killed nvidia-smi gets to end: a wedged driver
 _SAID = 16 * 1024  # bytes of nvidia-smi's output; a line is below 100
 _FIELDS = "index,name,utilization.gpu,power.draw,memory.used,temperature.gpu"
 _COLUMNS = len(_FIELDS.split(","))
+_ABSURD = 1e9  # percent, watts, MiB, degrees: nothing has so much of any of them
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _SMALL = 4096  # bytes of a file of a control group
 
@@ -152,6 +152,17 @@ def nothing(why: str, seconds: float = 0.0) -> Evidence:
     return Evidence(seconds, no, no, no, no)
 
 
+async def bounded(work: Awaitable[Evidence]) -> Evidence:
+    """The evidence, or why there is none, within `LONGEST` and whatever happens: a restart waits for it."""
+    try:
+        async with asyncio.timeout(LONGEST):
+            return await work
+    except TimeoutError:
+        return nothing(f"not told within {LONGEST:g} s", LONGEST)
+    except Exception as error:
+        return nothing(_why(error))
+
+
 async def gather(
     properties: Callable[[], Awaitable[Mapping[str, str | int | None]]] | None,
     control_group: str | None,
@@ -180,7 +191,11 @@ async def _part(work: Awaitable[T]) -> T | Missing:
     except TimeoutError:
         return Missing(f"not told within {PART_TIME:g} s")
     except Exception as error:  # no fault in a part, not even one of ours, may cost the others or the restart
-        return Missing(clean(f"{type(error).__name__}: {error}"))
+        return Missing(_why(error))
+
+
+def _why(error: Exception) -> str:
+    return clean(f"{type(error).__name__}: {error}")
 
 
 # --- what the kernel shows -------------------------------------------------------------------------------------------
@@ -347,4 +362,4 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) and abs(number) < 1e9 else None
+    return number if abs(number) < _ABSURD else None  # not a NaN either

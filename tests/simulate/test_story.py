@@ -29,7 +29,7 @@ from factory_watchdog.simulate.server import Server
 from factory_watchdog.simulate.transport import SimTransport
 from factory_watchdog.watcher import watcher_of
 from factory_watchdog.world.http import Http
-from factory_watchdog.world.store import RestartRecord, Store
+from factory_watchdog.world.store import Entry, RestartRecord, Store
 
 GOLDEN = Path(__file__).parents[1] / "golden/story"
 BUSY = (
@@ -194,6 +194,15 @@ def test_pause_signs_as_read(record: RestartRecord) -> None:
     assert pause(None) == "none in the metrics; no endpoint was asked for them"
     assert pause({"sign": None, "absent": True}) == "there are none here"
     assert pause({"sign": None, "absent": False}) == "read, none says paused"
+
+
+def test_the_turn_to_hung_is_told_with_the_restart_though_it_was_written_down_just_before(
+    record: RestartRecord,
+) -> None:
+    """On a real host some milliseconds lie between the two; what confirms them comes first all the same."""
+    turn = Entry(record.began - 0.02, "spark1", "change", "hung", "0", "proven", None)
+    said = "\n".join(story(record, [turn]))
+    assert said.index("the reading that confirms it") < said.index("hung: proven") < said.index("restart 1 is decided")
 
 
 def test_a_story_of_more_than_one_day_says_the_date(record: RestartRecord) -> None:
