@@ -200,17 +200,21 @@ class Store:
             return int(new.fetchone()[0])
 
     def record_evidence(self, backend: str, attempt: int, evidence: Evidence, wall: float) -> bool:
-        """What the host showed before a restart; False where that attempt is not under way."""
-        return self._add_to_restart("evidence", backend, attempt, evidence, wall)
+        """What the host showed before a restart; False where that attempt was not under way."""
+        return self._add_to_restart("evidence", backend, attempt, evidence, wall, wall)
 
     def record_job(self, backend: str, attempt: int, job: Job, wall: float) -> bool:
-        """How a restart's job ended; False where that attempt is not under way."""
-        return self._add_to_restart("job", backend, attempt, job, wall)
+        """How a restart's job ended, which may be after the restart itself was given up; False where there is none."""
+        return self._add_to_restart("job", backend, attempt, job, job.asked, wall)
 
-    def _add_to_restart(self, column: str, backend: str, attempt: int, value: Evidence | Job, wall: float) -> bool:
-        statement = f"UPDATE restart SET {column} = ? WHERE backend = ? AND attempt = ? AND ended IS NULL"  # noqa: S608
+    def _add_to_restart(
+        self, column: str, backend: str, attempt: int, value: Evidence | Job, at: float, wall: float
+    ) -> bool:
+        """Add to the attempt that was under way `at` a time: an earlier one may have had the same number."""
+        under_way = "backend = ? AND attempt = ? AND ifnull(ended >= ?, 1)"
         with self._transaction(wall) as db:
-            return db.execute(statement, (msgspec.json.encode(value).decode(), backend, attempt)).rowcount > 0
+            values = (msgspec.json.encode(value).decode(), backend, attempt, at)
+            return db.execute(f"UPDATE restart SET {column} = ? WHERE {under_way}", values).rowcount > 0  # noqa: S608
 
     def settle_restart(self, backend: str, settled: RestartSettled, wall: float) -> bool:
         """How a restart ended; False where that attempt was not under way."""

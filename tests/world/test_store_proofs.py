@@ -160,7 +160,9 @@ def test_evidence_and_job_are_added_to_the_restart_that_is_under_way(store: Stor
     assert not store.record_evidence("spark1", 2, full(), NOON)
     assert not store.record_evidence("spark2", 1, full(), NOON)
     store.settle_restart("spark1", RestartSettled(1, True, "served", Identity()), NOON + 9)
-    assert not store.record_job("spark1", 1, JOB, NOON)
+    assert store.record_job("spark1", 1, JOB, NOON + 10)  # asked for before the end, and told after it
+    assert not store.record_job("spark1", 1, replace(JOB, asked=NOON + 10), NOON + 11)
+    assert not store.record_evidence("spark1", 1, full(), NOON + 10)
 
 
 def test_a_part_that_is_missing_says_why_in_its_place(store: Store) -> None:
