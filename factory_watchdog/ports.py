@@ -22,6 +22,7 @@ from factory_watchdog.core.model import (
     Verdict,
 )
 from factory_watchdog.world.clock import Clock
+from factory_watchdog.world.evidence import Evidence, Job
 from factory_watchdog.world.http import Http
 from factory_watchdog.world.processes import Process
 
@@ -43,6 +44,8 @@ class Units(Protocol):
 
     async def port_owner(self, url: str, unit: str, control_group: str | None) -> Port: ...
 
+    async def evidence(self, unit: str | None, control_group: str | None) -> Evidence: ...
+
 
 class Sink(Protocol):
     """Who is told what happened. Nothing here may raise or block."""
@@ -58,6 +61,10 @@ class Sink(Protocol):
     def asked(self, name: str, question: Question, answer: Answer) -> None: ...
 
     def restarting(self, name: str, order: Restart, readings: Iterable[Reading]) -> None: ...
+
+    def evidence(self, name: str, attempt: int, evidence: Evidence) -> None: ...
+
+    def pushed(self, name: str, attempt: int, job: Job) -> None: ...
 
     def settled(self, name: str, settled: RestartSettled) -> None: ...
 

@@ -29,6 +29,7 @@ from factory_watchdog.saved import encode
 from factory_watchdog.status import is_ready
 from factory_watchdog.world import runtime_files
 from factory_watchdog.world.clock import Clock
+from factory_watchdog.world.evidence import Evidence, Job
 from factory_watchdog.world.store import Store
 
 
@@ -94,10 +95,19 @@ class Recorder:
         whole = replace(order, proof=replace(order.proof, readings=tuple(readings)))
         self._record(lambda store: store.begin_restart(name, whole, self.clock.wall(), order.by))
 
+    def evidence(self, name: str, attempt: int, evidence: Evidence) -> None:
+        self._record(
+            lambda store: _recorded(name, attempt, store.record_evidence(name, attempt, evidence, self.clock.wall()))
+        )
+
+    def pushed(self, name: str, attempt: int, job: Job) -> None:
+        self._record(lambda store: _recorded(name, attempt, store.record_job(name, attempt, job, self.clock.wall())))
+
     def settled(self, name: str, settled: RestartSettled) -> None:
         log = self.log.info if settled.served else self.log.error
         log("restart settled", backend=name, attempt=settled.attempt, served=settled.served, why=settled.why)
-        self._record(lambda store: self._settle(store, name, settled))
+        attempt = settled.attempt
+        self._record(lambda store: _recorded(name, attempt, store.settle_restart(name, settled, self.clock.wall())))
 
     def save(self, name: str, backend: Backend) -> None:
         def write(store: Store) -> None:
@@ -134,11 +144,6 @@ class Recorder:
         if store is not None:
             self._attempt("history", lambda: write(store))
 
-    def _settle(self, store: Store, name: str, settled: RestartSettled) -> None:
-        """Record how a restart ended; where its beginning is not recorded (the disk was full), that is told."""
-        if not store.settle_restart(name, settled, self.clock.wall()):
-            raise StoreError(f"restart {settled.attempt} of {name} is not recorded: its beginning could not be written")
-
     def _write_files(self, name: str, backend: Backend) -> None:
         verdict = backend.verdict
         if verdict is None:
@@ -170,3 +175,9 @@ class Recorder:
             if part in self._broken:
                 self._broken.discard(part)
                 self.log.info("fault over", what=f"{part} can be written again")
+
+
+def _recorded(name: str, attempt: int, found: bool) -> None:
+    """Say so where the beginning of a restart is not recorded (the disk was full): what belongs to it is lost too."""
+    if not found:
+        raise StoreError(f"restart {attempt} of {name} is not recorded: its beginning could not be written")

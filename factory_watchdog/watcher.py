@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 from factory_watchdog.config import schema
-from factory_watchdog.core.memory import Backend, Phase
+from factory_watchdog.core.memory import Backend
 from factory_watchdog.core.model import (
     NOT_ASKED,
     Answer,
@@ -39,7 +38,7 @@ from factory_watchdog.core.model import (
     Turned,
     UnitFacts,
 )
-from factory_watchdog.core.orders import why_not
+from factory_watchdog.core.orders import still_due, why_not
 from factory_watchdog.core.step import restart_may_follow, restarting, step_host, wants_pause_signs
 from factory_watchdog.core.window import LONGEST
 from factory_watchdog.engines import dialect_of
@@ -47,7 +46,9 @@ from factory_watchdog.engines.detect import UNDETECTED, detect
 from factory_watchdog.engines.dialect import MODELS_PATH, Dialect, Page, served_model, served_models
 from factory_watchdog.engines.exposition import PAGE_LIMIT
 from factory_watchdog.port_check import PortCheck
-from factory_watchdog.ports import Host, Sink, World
+from factory_watchdog.ports import Host, Sink, Units, World
+from factory_watchdog.readings import BEYOND, Readings
+from factory_watchdog.world.evidence import Job, Journal, bounded
 from factory_watchdog.world.http import SMALL, Fetched
 from factory_watchdog.world.processes import Process
 from factory_watchdog.world.secrets import SecretError
@@ -60,12 +61,6 @@ SHORTEST_POLL = 1.0
 
 EVIDENCE_TIME = 60.0
 """Seconds that an evidence unit may take before a restart: every one of them is outage."""
-
-HISTORY_BEYOND = 120.0
-"""Seconds of readings kept beyond `hang_after`, to show how it was before the suspicion."""
-
-HISTORY_MOST = 500
-"""Readings kept at most, so that an hour's window at a short interval does not fill the memory."""
 
 MODELS_KEPT = 20
 """Names of served models kept in a reading: adapters may be thousands."""
@@ -104,8 +99,7 @@ class Watcher:
         self._old_life: str | None = None
         self._old_processes: list[Process] = []
         longest = LONGEST if settings.hang_auto else settings.hang_after
-        kept = int((longest + HISTORY_BEYOND) / settings.interval) + 2
-        self._readings: deque[Reading] = deque(maxlen=min(kept, HISTORY_MOST))
+        self._readings = Readings(longest + BEYOND)
         self.deadline = max(SHORTEST_POLL, min(0.9 * settings.interval, LONGEST_POLL))
         self.finished = asyncio.get_running_loop().time()
 
@@ -155,7 +149,8 @@ class Watcher:
             self._wake.clear()
             self._deciding = deciding or restart_may_follow(self.state)
             reading = await self._read()
-            self._readings.append(reading)
+            finding = self.state.finding
+            self._readings.add(reading, finding.since if finding is not None else None)
             self.feed(Polled(reading))
             memory = self.state.memory
             if memory is not None and memory.new_life and self._settings_of is not None:
@@ -389,20 +384,31 @@ class Watcher:
         self.feed(JobEnded(order.attempt, result, detail))
 
     async def _push(self, order: Restart) -> tuple[JobResult, str]:
-        """Do to the host what the configuration says, and follow it to its end."""
-        config, units = self.config, self.world.units
+        """See what the host shows, then restart; all of it within the time that a start may take."""
+        config, units, clock = self.config, self.world.units, self.world.clock
         if units is None:
             return JobResult.NO_BUS, "no service manager"
+        began = clock.boottime()
+        await self._witness(order, units)
         if config.evidence_unit:
             await units.start(config.evidence_unit, EVIDENCE_TIME)
-            await self.poll()
-            if not self._still_due(order):
-                return JobResult.DROPPED, "the backend changed while evidence was taken"
+        if config.evidence_unit or clock.boottime() - began > self.settings.interval:
+            await self.poll(deciding=True)
+        if self.state.reading is not order.proof.reading and not self._still_due(order):
+            return JobResult.DROPPED, "the backend changed while evidence was taken"
         facts = order.proof.reading.unit
         if facts is not None and facts.control_group:
             self._old_life = facts.invocation
             self._old_processes = await units.processes(facts.control_group)
-        deadline = self.settings.startup_timeout
+        asked, left = clock.wall(), self.settings.startup_timeout - (clock.boottime() - began)
+        result, detail = await self._act(order, units, max(left, SHORTEST_POLL))
+        unit = config.action_unit or config.unit or ""
+        self._sink.pushed(self.name, order.attempt, Job(unit, asked, clock.wall(), result, detail))
+        return result, detail
+
+    async def _act(self, order: Restart, units: Units, deadline: float) -> tuple[JobResult, str]:
+        """Do to the host what the configuration says, and follow that for at most `deadline` seconds."""
+        config = self.config
         if config.action_unit:
             return await units.start(config.action_unit, deadline)
         if config.unit is None:
@@ -412,13 +418,19 @@ class Watcher:
             return await units.start(config.unit, deadline)
         return await units.try_restart(config.unit, deadline)
 
+    async def _witness(self, order: Restart, units: Units) -> None:
+        """Record what the host shows. Whatever fails in it costs the record at most, not the restart."""
+        clock, facts = self.world.clock, order.proof.reading.unit
+        seen = await bounded(units.evidence(self.config.unit, facts.control_group if facts is not None else None))
+        if facts is not None and facts.invocation:
+            now = clock.wall()
+            first = min((reading.began for reading in self._readings), default=order.proof.reading.began)
+            seen = replace(seen, journal=Journal(facts.invocation, now - (clock.boottime() - first), now))
+        self._sink.evidence(self.name, order.attempt, seen)
+
     def _still_due(self, order: Restart) -> bool:
-        """Whether, after the evidence, the life is still the one to be restarted and still shows nothing else."""
-        state = self.state
-        recovery, finding = state.recovery, state.finding
-        if recovery.phase is not Phase.RESTART or recovery.attempt != order.attempt or finding is None:
-            return False
-        return finding.rule == order.proof.rule and finding.candidate
+        now, others = self.world.clock.boottime(), restarting(self._host.states, self.name)
+        return still_due(self.state, order, now, self.settings, others)
 
 
 def watcher_of(

@@ -1,4 +1,4 @@
-"""`llm-health explain`: a backend as the daemon sees it now, or a past restart from its proof."""
+"""`llm-health explain`: a backend as the daemon sees it now, or a past restart from its record and the journal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from factory_watchdog.cli import daemon
-from factory_watchdog.cli.history import iso, local, open_store
-from factory_watchdog.core.wording import span
+from factory_watchdog.cli.history import iso, open_store
+from factory_watchdog.cli.story import span_of, story
 from factory_watchdog.errors import StoreError
-from factory_watchdog.world.store import RestartRecord
+from factory_watchdog.world import journal
+from factory_watchdog.world.store import Entry, RestartRecord
 
 _NUMBER = re.compile(r"#?([0-9]{1,18})")
 """A restart as `history` shows it."""
 
-_ENOUGH = 1_000_000
-"""Restarts looked through for one by its number; the file keeps a thousand."""
+_ENTRIES = 200
+"""Entries of the history in one story; a restart has about ten."""
+
+_AFTERWARDS = 120.0
+"""Seconds of the journal read beyond the evidence: what is said to an evidence unit, and in stopping, tells most."""
 
 
 def explain(what: str, config: Path, *, as_json: bool) -> None:
     """Print the story. Raises WatchdogError where there is none."""
     if number := _NUMBER.fullmatch(what):
-        _restart(_found(int(number[1]), config), as_json=as_json)
+        _restart(int(number[1]), config, as_json=as_json)
         return
     told = daemon.ask(config, {"command": "explain", "name": what})["backends"][0]
     if as_json:
@@ -35,23 +39,26 @@ def explain(what: str, config: Path, *, as_json: bool) -> None:
         sys.stdout.write(f"  {sentence}\n")
 
 
-def _found(number: int, config: Path) -> RestartRecord:
-    store = open_store(config)
-    try:
-        record = next((r for r in store.restarts(limit=_ENOUGH) if r.id == number), None)
-    finally:
-        store.close()
-    if record is None:
-        raise StoreError(f"there is no restart {number}; llm-health history shows them")
-    return record
-
-
-def _restart(record: RestartRecord, *, as_json: bool) -> None:
+def _restart(number: int, config: Path, *, as_json: bool) -> None:
+    record, entries = _found(number, config)
     if as_json:
         sys.stdout.write(json.dumps(_as_json(record)) + "\n")
         return
-    for sentence in _story(record):
-        sys.stdout.write(f"{sentence}\n")
+    for line in (*story(record, entries), "", *_journal(record)):
+        sys.stdout.write(f"{line}\n")
+
+
+def _found(number: int, config: Path) -> tuple[RestartRecord, list[Entry]]:
+    """A restart, and the history of its backend around it."""
+    store = open_store(config)
+    try:
+        record = store.restart(number)
+        if record is None:
+            raise StoreError(f"there is no restart {number}; llm-health history shows them")
+        since, until = span_of(record)
+        return record, store.history(record.backend, _ENTRIES, since, until)
+    finally:
+        store.close()
 
 
 def _as_json(record: RestartRecord) -> dict[str, Any]:
@@ -63,34 +70,23 @@ def _as_json(record: RestartRecord) -> dict[str, Any]:
         "began": iso(record.began),
         "ended": ended,
         "served": record.served,
+        "by": record.by,
         "why": record.why,
         "outcome": record.outcome,
         "proof": record.proof,
+        "evidence": record.evidence,
+        "job": record.job,
     }
 
 
-def _story(record: RestartRecord) -> list[str]:
-    """The restart in plain words."""
-    proof = record.proof
-    return [
-        f"restart {record.id} of {record.backend}, {local(record.began)}",
-        f"  ground: {record.why} (rule {proof['rule']}, {proof['state']})",
-        f"  {_question(proof)}",
-        f"  outcome: {record.outcome or 'under way'}" + _took(record),
-    ]
-
-
-def _question(proof: dict[str, Any]) -> str:
-    question, answer = proof.get("question"), proof.get("answer")
-    if question is None:
-        return "no confirming question could be sent; a fresh reading confirmed it"
-    engine = f", engine {question['engine']}" if question["engine"] is not None else ""
-    asked = f"confirming question ({question['form']}{engine})"
-    if answer is None:
-        return f"{asked}: no answer is recorded"
-    took = span(answer["ended"] - question["sent"])
-    return f"{asked}: {answer['outcome']} after {took}: {answer['detail'] or 'nothing said'}"
-
-
-def _took(record: RestartRecord) -> str:
-    return f" ({span(record.ended - record.began)} after it began)" if record.ended is not None else ""
+def _journal(record: RestartRecord) -> list[str]:
+    """What the life that ended said in that time, read now: for people only."""
+    head = "What the old life said in the journal"
+    where: dict[str, Any] = (record.evidence or {}).get("journal", {"missing": "no InvocationID is recorded"})
+    if "missing" in where:
+        return [head, f"  nothing to be found: {where['missing']}"]
+    try:
+        lines = journal.read(where["invocation"], where["since"], where["until"] + _AFTERWARDS)
+    except journal.JournalError as error:
+        return [head, f"  cannot be shown: {error}"]
+    return [f"{head} (the newest {len(lines)} lines)", *(f"  {line}" for line in lines)]

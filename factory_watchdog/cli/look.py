@@ -33,6 +33,7 @@ from factory_watchdog.status import status_of
 from factory_watchdog.watcher import Watcher, watcher_of
 from factory_watchdog.world import busy_flag
 from factory_watchdog.world.clock import HostClock
+from factory_watchdog.world.evidence import Evidence, Job
 from factory_watchdog.world.http import Http
 from factory_watchdog.world.processes import boot_id
 
@@ -72,6 +73,10 @@ class _Silent:
     def asked(self, name: str, question: Question, answer: Answer) -> None: ...
 
     def restarting(self, name: str, order: Restart, readings: Iterable[Reading]) -> None: ...
+
+    def evidence(self, name: str, attempt: int, evidence: Evidence) -> None: ...
+
+    def pushed(self, name: str, attempt: int, job: Job) -> None: ...
 
     def settled(self, name: str, settled: RestartSettled) -> None: ...
 

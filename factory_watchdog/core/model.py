@@ -398,7 +398,8 @@ class Raise:
 class Proof:
     """Why a restart is right: the finding, the confirming question and its answer, and what the reading showed.
 
-    `readings` are those before it, the oldest first; whoever keeps the proof adds them.
+    `readings` are those before it, the oldest first; whoever keeps the proof adds them. `held` are the holds that stood
+    against it earlier in this episode; at this moment none does.
     """
 
     attempt: int
@@ -411,6 +412,7 @@ class Proof:
     answer: Answer | None
     reading: Reading
     readings: tuple[Reading, ...] = ()
+    held: tuple[Hold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""What an operator asks for, beside what the rules decide: a restart, and a fresh budget."""
+"""What an operator orders, beside what the rules decide; and whether a restart that was ordered is still due."""
 
 from __future__ import annotations
 
 from factory_watchdog.core.holds import Now, hold_sentence, holds_now
-from factory_watchdog.core.memory import Backend, Finding, replace
-from factory_watchdog.core.model import Alert, Effect, Hold, Raise, RestartAsked, Settings, State
+from factory_watchdog.core.memory import Backend, Finding, Phase, replace
+from factory_watchdog.core.model import Alert, Effect, Hold, Raise, Restart, RestartAsked, Settings, State
+from factory_watchdog.core.observe import identity_of, is_new
 from factory_watchdog.core.recovery import begin
 
 OPERATOR = "operator"
@@ -36,6 +37,20 @@ def restart(backend: Backend, event: RestartAsked, now: float, settings: Setting
     recovery, order = begin(memory, backend.recovery, at, ground, event.by)
     sentence = f"restart {recovery.attempt}: {ground.why}"
     return replace(backend, recovery=recovery), (Raise(Alert.RESTART, sentence), order)
+
+
+def still_due(backend: Backend, order: Restart, now: float, settings: Settings, others: tuple[str, ...]) -> bool:
+    """Whether a restart may still be made after evidence was taken: the same life, the same ground, and no hold."""
+    at, recovery = _now(backend, now, settings, others), backend.recovery
+    if at is None or recovery.phase is not Phase.RESTART or recovery.attempt != order.attempt:
+        return False
+    if is_new(order.identity, identity_of(at.reading)):
+        return False
+    holds = holds_now(replace(recovery, restarts=recovery.restarts[:-1]), at)
+    if order.by is not None:
+        return not set(holds) - NO_HOLDS
+    same = (at.finding.rule, at.finding.engine) == (order.proof.rule, order.proof.engine)
+    return at.finding.candidate and same and not holds
 
 
 def reset(backend: Backend) -> Backend:

@@ -238,6 +238,7 @@ def begin(
         question=recovery.question,
         answer=recovery.answer,
         reading=now.reading,
+        held=recovery.told,
     )
     begun = replace(
         recovery,

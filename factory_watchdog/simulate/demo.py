@@ -36,6 +36,7 @@ from factory_watchdog.simulate.script import Behaviour, Engine, Phase, Scenario,
 from factory_watchdog.simulate.server import Scripted, Server
 from factory_watchdog.watcher import Watcher, watcher_of
 from factory_watchdog.world.clock import Clock
+from factory_watchdog.world.evidence import Evidence, Job
 from factory_watchdog.world.http import Http
 
 INTERVAL = 1.0
@@ -274,6 +275,12 @@ class _Stage:
 
     def restarting(self, name: str, order: Restart, readings: Iterable[Reading]) -> None:
         self._see(Kind.RESTART, "restart", f"{UNIT} is restarted")
+
+    def evidence(self, name: str, attempt: int, evidence: Evidence) -> None:
+        """Nothing keeps a record here."""
+
+    def pushed(self, name: str, attempt: int, job: Job) -> None:
+        """What came of it is seen in the new life."""
 
     def settled(self, name: str, settled: RestartSettled) -> None:
         """Told by an alert as well."""

@@ -90,6 +90,11 @@ def first(engines: int, *, fresh: bool, load_time: float, epoch: float) -> Life:
     return Life(0, -age, -math.inf, 0.0, epoch - age, counted)
 
 
+def age(start: int, now: float) -> float:
+    """Seconds at `now` since a process's start in clock ticks since boot."""
+    return 2 * _FIRST_AGE + now - start / _TICKS
+
+
 def exact(count: float) -> float:
     """`count` cut to a binary fraction, so that differences of counters carry no rounding."""
     return math.floor(count * _GRAIN) / _GRAIN

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from factory_watchdog.core.model import JobResult, Owner, Port, UnitFacts
 from factory_watchdog.simulate.lives import Life
 from factory_watchdog.simulate.server import Server
+from factory_watchdog.world.evidence import LOOKS_APART, Evidence, Group, Missing, Processes, Seen
 
 Ended = tuple[JobResult, str]
 
@@ -38,7 +39,7 @@ class SimManager:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._stopping: Life | None = None
-        self.evidence: list[str] = []
+        self.evidence_units: list[str] = []
 
     async def facts(self, unit: str) -> UnitFacts:
         """What the manager says of `unit` now."""
@@ -69,7 +70,7 @@ class SimManager:
         """Start a unit: the server's own if it is down, or one that acts for it."""
         backend = self._server.scenario.backend
         if unit == backend.get("evidence_unit"):
-            self.evidence.append(unit)
+            self.evidence_units.append(unit)
             return JobResult.DONE, ""
         if unit == backend.get("action_unit") or self._state() in _DOWN:
             return await self._restart(deadline)
@@ -91,6 +92,40 @@ class SimManager:
     async def port_owner(self, url: str, unit: str, control_group: str | None) -> Port:
         """Nobody else listens at a simulated server's port."""
         return Port(Owner.UNIT)
+
+    async def evidence(self, unit: str | None, control_group: str | None) -> Evidence:
+        """What a host would show of the server: its unit, its processes, the CPU that its scenario tells of."""
+        before = self._server.cpu()
+        await asyncio.sleep(LOOKS_APART)
+        after = self._server.cpu()
+        cpu = None if before is None or after is None else round(max(0.0, after - before) / LOOKS_APART, 3)
+        facts = await self.facts(unit or "")
+        return Evidence(
+            seconds=LOOKS_APART,
+            unit={"ActiveState": facts.active, "SubState": facts.sub, "InvocationID": facts.invocation},
+            processes=await self._seen(cpu),
+            group=Group(cpu, None, None, None),
+            gpus=Missing("a simulated host has no GPU"),
+        )
+
+    async def _seen(self, cpu: float | None) -> Processes:
+        """The API server, and the engine core beside it, which is the one that computes."""
+        main = self._server.life.main_pid
+        return Processes(
+            tuple(
+                Seen(
+                    pid=pid,
+                    ppid=1 if pid == main else main,
+                    role="api" if pid == main else "engine",
+                    state="S",
+                    threads=None,
+                    age=self._server.age(start),
+                    resident=None,
+                    cpu=0.0 if pid == main else cpu,
+                )
+                for pid, start in await self.processes("")
+            )
+        )
 
     async def close(self) -> None:
         """There is nothing to hang up."""

@@ -10,6 +10,7 @@ from factory_watchdog.core.memory import Backend
 from factory_watchdog.core.model import Alert, Answer, Question, Raise, Reading, Restart, RestartSettled, State, Verdict
 from factory_watchdog.watcher import Watcher
 from factory_watchdog.world.clock import Clock
+from factory_watchdog.world.evidence import Evidence, Job
 
 _AFTER = 0.001  # seconds after the end, so that a poll that falls on it is made
 
@@ -70,6 +71,12 @@ class Collector:
 
     def restarting(self, name: str, order: Restart, readings: Iterable[Reading]) -> None:
         self._played.restarts.append(self._clock.boottime())
+
+    def evidence(self, name: str, attempt: int, evidence: Evidence) -> None:
+        """It changes nothing that is counted."""
+
+    def pushed(self, name: str, attempt: int, job: Job) -> None:
+        """What came of it is told when it settles."""
 
     def settled(self, name: str, settled: RestartSettled) -> None:
         """Told by an alert as well."""

@@ -27,6 +27,7 @@ from factory_watchdog.simulate import clock
 from factory_watchdog.simulate.played import Collector, Played, watch_for
 from factory_watchdog.simulate.transport import Body
 from factory_watchdog.watcher import watcher_of
+from factory_watchdog.world.evidence import Evidence, nothing
 from factory_watchdog.world.http import Http
 from factory_watchdog.world.processes import Process
 
@@ -184,6 +185,9 @@ class RecordedUnit:
 
     async def port_owner(self, url: str, unit: str, control_group: str | None) -> Port:
         return Port(Owner.UNKNOWN, "a recording does not tell who listened")
+
+    async def evidence(self, unit: str | None, control_group: str | None) -> Evidence:
+        return nothing("what was recorded shows no host")
 
 
 class _ReplayClock:

@@ -145,6 +145,10 @@ class Server:
         played = span.cores(now) - self._timeline.span(start).cores(start)
         return idle * (start - life.began) + played
 
+    def age(self, start: int) -> float:
+        """Seconds for which a process has run that was started so many clock ticks after boot."""
+        return lives.age(start, self._clock())
+
     def maintenance(self) -> str | None:
         return "by the scenario" if self.phase.maintenance else None
 

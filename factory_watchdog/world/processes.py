@@ -13,6 +13,8 @@ _PARENT = 1  # place of field 4, likewise
 _USER_TIME, _SYSTEM_TIME = 11, 12  # places of fields 14 and 15, likewise
 _THREADS = 17  # place of field 20, likewise
 _START = 19  # place of field 22, likewise
+_RESIDENT = 21  # place of field 24, likewise; in pages
+_PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 _GONE = frozenset("ZX")  # a zombie and a dead process hold no memory, no port and no device
 
 # What a process of a model server is, by the name that it gives itself; the kernel keeps 15 characters of it.
@@ -61,7 +63,8 @@ def left_over(before: Iterable[Process], proc: pathlib.Path = _PROC) -> tuple[in
 def described(some: Iterable[Process], proc: pathlib.Path = _PROC) -> list[dict[str, object]]:
     """Facts of each process that is still the same one: never its command line, which may hold secrets.
 
-    `role` is what its name says (see `_ROLES`), `cpu` and `start` are clock ticks, `state` is the kernel's letter.
+    `role` is what its name says (see `_ROLES`), `cpu` and `start` are clock ticks, `state` is the kernel's letter,
+    `resident` is memory in bytes.
     """
     return [facts for pid, start in some if (facts := _facts(pid, start, proc)) is not None]
 
@@ -78,6 +81,7 @@ def _facts(pid: int, start: int, proc: pathlib.Path) -> dict[str, object] | None
         "cpu": int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME]),
         "start": start,
         "threads": int(fields[_THREADS]),
+        "resident": int(fields[_RESIDENT]) * _PAGE,
     }
 
 
@@ -104,7 +108,7 @@ def _stat(pid: int, proc: pathlib.Path) -> list[str] | None:
     except OSError:  # gone, or hidden by a hidepid mount
         return None
     fields = text.rpartition(")")[2].split()
-    return fields if len(fields) > _START else None
+    return fields if len(fields) > _RESIDENT else None
 
 
 def _members(folder: pathlib.Path) -> list[int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -24,10 +25,12 @@ import msgspec
 
 from factory_watchdog.core.model import Answer, Question, Restart, RestartSettled, Turned
 from factory_watchdog.errors import StoreError
+from factory_watchdog.world.evidence import Evidence, Job
 
-VERSION = 1  # of the tables, in user_version
+VERSION = 2  # of the tables, in user_version
 KEPT_FOR = 90 * 86400.0  # seconds; a quarter of a year back is what somebody asks about
-KEPT = {"change": 20_000, "question": 20_000, "restart": 1_000}  # rows; a few MiB, the proofs of restarts included
+KEPT = {"change": 20_000, "question": 20_000, "restart": 1_000}  # rows; some MiB of changes and questions
+KEPT_PROOFS = 64 << 20  # bytes of restarts; one has 30 kB as a rule, below 1 MiB at most (eight engines, an hour)
 PRUNE_EVERY = 500  # writes; rows over the limit in between are few
 
 _BUSY_TIMEOUT = 1.0  # seconds; the loop that watches backends must not wait longer for another writer
@@ -45,11 +48,15 @@ CREATE TABLE question (
 ) STRICT;
 CREATE TABLE restart (
     id INTEGER PRIMARY KEY AUTOINCREMENT, wall REAL NOT NULL, backend TEXT NOT NULL, attempt INTEGER NOT NULL,
-    engine TEXT, why TEXT NOT NULL, by TEXT, proof TEXT NOT NULL, ended REAL, served INTEGER, outcome TEXT
+    engine TEXT, why TEXT NOT NULL, by TEXT, proof TEXT NOT NULL, ended REAL, served INTEGER, outcome TEXT,
+    evidence TEXT, job TEXT
 ) STRICT;
 CREATE UNIQUE INDEX under_way ON restart (backend) WHERE ended IS NULL;
 CREATE TABLE state (name TEXT PRIMARY KEY, json BLOB NOT NULL, saved REAL NOT NULL) STRICT;
 """
+
+_CHANGES = {1: "ALTER TABLE restart ADD COLUMN evidence TEXT; ALTER TABLE restart ADD COLUMN job TEXT;"}
+"""What makes the tables of a version those of the next one."""
 
 _HISTORY = """
 SELECT wall, backend, kind, word, engine, why, restart FROM (
@@ -60,12 +67,21 @@ SELECT wall, backend, kind, word, engine, why, restart FROM (
     UNION ALL
     SELECT wall, backend, 'restart', CASE served WHEN 1 THEN 'served' WHEN 0 THEN 'not served' ELSE 'under way' END,
         engine, why || iif(outcome IS NULL, '', '; ' || outcome), id, id FROM restart
-) WHERE :backend IS NULL OR backend = :backend ORDER BY wall DESC, id DESC LIMIT :limit
+) WHERE (:backend IS NULL OR backend = :backend) AND wall BETWEEN :since AND :until
+ORDER BY wall DESC, id DESC LIMIT :limit
 """
 
 _RESTARTS = """
-SELECT id, backend, attempt, wall, ended, served, engine, why, outcome, by, proof FROM restart
-WHERE :backend IS NULL OR backend = :backend ORDER BY id DESC LIMIT :limit
+SELECT id, backend, attempt, wall, ended, served, engine, why, outcome, by, proof, {evidence}, {job} FROM restart
+WHERE (:backend IS NULL OR backend = :backend) AND (:id IS NULL OR id = :id) ORDER BY id DESC LIMIT :limit
+"""
+
+_TOO_MUCH = """
+DELETE FROM restart WHERE id IN (
+    SELECT id FROM (
+        SELECT id, sum(length(proof) + ifnull(length(evidence), 0)) OVER (ORDER BY id DESC) AS bytes FROM restart
+    ) WHERE bytes > ?
+) AND ended IS NOT NULL
 """
 
 
@@ -86,7 +102,8 @@ class Entry:
 class RestartRecord:
     """One restart with its proof; `ended`, `served` and `outcome` are None while it is under way.
 
-    `by` names the operator who asked for it, None where the watchdog decided.
+    `by` names the operator who asked for it, None where the watchdog decided. `evidence` is what the host showed and
+    `job` what was asked of the service manager, None where neither was recorded (yet).
     """
 
     id: int
@@ -100,6 +117,8 @@ class RestartRecord:
     outcome: str | None
     by: str | None
     proof: dict[str, Any]
+    evidence: dict[str, Any] | None = None
+    job: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,6 +199,23 @@ class Store:
             new = db.execute(f"INSERT INTO restart ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id", values)  # noqa: S608
             return int(new.fetchone()[0])
 
+    def record_evidence(self, backend: str, attempt: int, evidence: Evidence, wall: float) -> bool:
+        """What the host showed before a restart; False where that attempt was not under way."""
+        return self._add_to_restart("evidence", backend, attempt, evidence, wall, wall)
+
+    def record_job(self, backend: str, attempt: int, job: Job, wall: float) -> bool:
+        """How a restart's job ended, which may be after the restart itself was given up; False where there is none."""
+        return self._add_to_restart("job", backend, attempt, job, job.asked, wall)
+
+    def _add_to_restart(
+        self, column: str, backend: str, attempt: int, value: Evidence | Job, at: float, wall: float
+    ) -> bool:
+        """Add to the attempt that was under way `at` a time: an earlier one may have had the same number."""
+        under_way = "backend = ? AND attempt = ? AND ifnull(ended >= ?, 1)"
+        with self._transaction(wall) as db:
+            values = (msgspec.json.encode(value).decode(), backend, attempt, at)
+            return db.execute(f"UPDATE restart SET {column} = ? WHERE {under_way}", values).rowcount > 0  # noqa: S608
+
     def settle_restart(self, backend: str, settled: RestartSettled, wall: float) -> bool:
         """How a restart ended; False where that attempt was not under way."""
         statement = (
@@ -198,6 +234,7 @@ class Store:
             for table, kept in KEPT.items():
                 oldest = f"(SELECT max(id) FROM {table}) - {kept}"  # noqa: S608 - names and numbers of this file
                 db.execute(f"DELETE FROM {table} WHERE wall < ? OR id <= {oldest}", (wall - KEPT_FOR,))  # noqa: S608
+            db.execute(_TOO_MUCH, (KEPT_PROOFS,))
 
     # --- read by anybody ---------------------------------------------------------------------------------------------
 
@@ -206,13 +243,26 @@ class Store:
         rows = self._read("SELECT json, saved FROM state WHERE name = ?", (name,))
         return Saved(*rows[0]) if rows else None
 
-    def history(self, backend: str | None = None, limit: int = 100) -> list[Entry]:
-        """The newest `limit` entries of one backend or of all, the newest first."""
-        return [Entry(*row) for row in self._read(_HISTORY, {"backend": backend, "limit": limit})]
+    def history(
+        self, backend: str | None = None, limit: int = 100, since: float = -math.inf, until: float = math.inf
+    ) -> list[Entry]:
+        """The newest `limit` entries of one backend or of all between two times, the newest first."""
+        values = {"backend": backend, "limit": limit, "since": since, "until": until}
+        return [Entry(*row) for row in self._read(_HISTORY, values)]
 
     def restarts(self, backend: str | None = None, limit: int = 100) -> list[RestartRecord]:
         """The newest `limit` restarts of one backend or of all, the newest first."""
-        return [_restart(row) for row in self._read(_RESTARTS, {"backend": backend, "limit": limit})]
+        return self._restarts({"backend": backend, "id": None, "limit": limit})
+
+    def restart(self, number: int) -> RestartRecord | None:
+        """One restart by its id, None where there is none."""
+        return next(iter(self._restarts({"backend": None, "id": number, "limit": 1})), None)
+
+    def _restarts(self, values: dict[str, Any]) -> list[RestartRecord]:
+        """A file that no daemon of this release has opened yet lacks the columns of later versions."""
+        version = self._read("PRAGMA user_version", ())[0][0]
+        columns = {name: name if version >= 2 else "NULL" for name in ("evidence", "job")}
+        return [_restart(row) for row in self._read(_RESTARTS.format(**columns), values)]
 
     # --- the file ----------------------------------------------------------------------------------------------------
 
@@ -277,7 +327,8 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
     if version > VERSION:
         raise StoreError(f"{path} was written by a newer release (tables {version}, this one knows {VERSION})")
     if version < VERSION:
-        db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+        changes = " ".join(_CHANGES[old] for old in range(version, VERSION)) if version else _TABLES
+        db.executescript(f"BEGIN IMMEDIATE; {changes} PRAGMA user_version = {VERSION}; COMMIT;")
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
@@ -320,5 +371,6 @@ def _move_aside(path: Path) -> Path:
 
 def _restart(row: tuple[Any, ...]) -> RestartRecord:
     record = RestartRecord(*row)
+    told: list[Any] = [json.loads(text) if text is not None else None for text in row[-3:]]
     served = None if record.served is None else bool(record.served)
-    return dataclasses.replace(record, served=served, proof=json.loads(row[-1]))
+    return dataclasses.replace(record, served=served, proof=told[0], evidence=told[1], job=told[2])

@@ -1,7 +1,7 @@
 """systemd over D-Bus: what it says of a unit, and the jobs that we ask of it.
 
-Interface: org.freedesktop.systemd1(5). Of a unit's properties only those of `UnitFacts` are read; never its
-Environment, its ExecStart, or anything else that may hold a secret.
+Interface: org.freedesktop.systemd1(5). Of a unit's properties only those of `UnitFacts` and of `SHOWN` are read; never
+its Environment, its ExecStart, or anything else that may hold a secret.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from factory_watchdog.core.model import JobResult, Port, UnitFacts
 from factory_watchdog.core.text import clean
 from factory_watchdog.world.bus import Address, BusError, Connection, Refused, Signals, Which, connect
+from factory_watchdog.world.evidence import Evidence, gather
 from factory_watchdog.world.port_owner import port_owner
 from factory_watchdog.world.processes import Process, left_over, processes, start_ticks
 
@@ -32,6 +34,28 @@ _NANOSECOND = 1e-9  # seconds
 
 _TORN_LOOKS = 3  # a unit changes a few times within a millisecond, and then rests
 _DOWN = frozenset({"inactive", "failed"})
+
+SHOWN = {
+    "Unit": {"ActiveState": "s", "SubState": "s", "InvocationID": "ay", "ActiveEnterTimestamp": "t"},
+    "Service": {
+        "Type": "s",
+        "Result": "s",
+        "NRestarts": "u",
+        "MainPID": "u",
+        "ExecMainStartTimestamp": "t",
+        "ExecMainCode": "i",
+        "ExecMainStatus": "i",
+        "ControlGroup": "s",
+        "CPUUsageNSec": "t",
+        "MemoryCurrent": "t",
+        "TasksCurrent": "t",
+        "Restart": "s",
+        "KillMode": "s",
+        "TimeoutStopUSec": "t",
+    },
+}
+"""The properties that the record of a restart has, by interface, with their D-Bus types. No other is ever read."""
+
 _NOT_LOADABLE = frozenset({"not-found", "error", "bad-setting"})
 _DENIED = frozenset(
     f"org.freedesktop.DBus.Error.{name}" for name in ("AccessDenied", "InteractiveAuthorizationRequired", "AuthFailed")
@@ -132,6 +156,18 @@ class Manager:
     async def port_owner(self, url: str, unit: str, control_group: str | None) -> Port:
         """Whose process listens at `url`: one of the unit's control group, or another's."""
         return port_owner(url, unit, control_group)
+
+    async def properties(self, unit: str) -> dict[str, str | int | None]:
+        """The properties of `SHOWN`, by systemd's names and in its units; None where it keeps none of that kind.
+
+        Those that this systemd does not know are left out. Raises BusError or Refused.
+        """
+        return await self._ask(lambda connection: _properties(connection, unit), _LOOK_TIMEOUT)
+
+    async def evidence(self, unit: str | None, control_group: str | None) -> Evidence:
+        """What the host shows of `unit` and its processes now; takes about a second."""
+        properties = functools.partial(self.properties, unit) if unit is not None else None
+        return await gather(properties, control_group)
 
     async def close(self) -> None:
         """Hang up. A call that still waits for an answer gets none."""
@@ -256,6 +292,26 @@ async def _look(connection: Connection, unit: str) -> _Look:
     name, _, load, active, sub, _, path, job, _, _ = rows[0]
     invocation = await _property(connection, Address(path, _NAME, _UNIT), "InvocationID", "ay")
     return _Look(name, load, active, sub, path, job, bytes(invocation).hex() or None)
+
+
+async def _properties(connection: Connection, unit: str) -> dict[str, str | int | None]:
+    look = await _look(connection, unit)
+    told: dict[str, str | int | None] = {}
+    for interface, names in SHOWN.items():
+        if interface == "Service" and not look.name.endswith(".service"):
+            continue
+        for name, kind in names.items():
+            with contextlib.suppress(Refused):  # an older systemd
+                value = await _property(connection, Address(look.path, _NAME, f"{_NAME}.{interface}"), name, kind)
+                told[name] = _plain(value)
+    return told
+
+
+def _plain(value: Any) -> str | int | None:
+    """A property as it is written down."""
+    if isinstance(value, int):
+        return None if value == _UNSET else value
+    return clean(value) if isinstance(value, str) else bytes(value).hex()
 
 
 async def _property(connection: Connection, of: Address, name: str, kind: str) -> Any:

@@ -613,7 +613,7 @@ def test_an_orphan_outlives_the_restart() -> None:
 def test_units_that_act_and_units_that_only_look() -> None:
     async def work(manager: SimManager, server: Server) -> None:
         assert await manager.start("look.service", 60.0) == (JobResult.DONE, "")
-        assert (manager.evidence, server.restarts) == (["look.service"], [])
+        assert (manager.evidence_units, server.restarts) == (["look.service"], [])
         assert await manager.start("act.service", 60.0) == (JobResult.DONE, "")
         assert server.restarts == [0.0]
 

@@ -234,6 +234,10 @@ class Host:
         """One property of a unit."""
         return str(self.box.show(unit, name))
 
+    def files(self, folder: str) -> list[str]:
+        """The names of what is in a folder."""
+        return sorted(str(path.name) for path in self.box.path(folder).iterdir() if path.is_file())
+
     def saved_at(self, name: str = "spark1") -> float:
         """The wall-clock time at which the state of a backend was last saved."""
         ask = f"SELECT saved FROM state WHERE name = '{name}'"

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.system
 
+UNIT, STATE = "factory-watchdog.service", "/var/lib/factory-watchdog"
 PAGE = "/srv/bin/page-me"
 PAGED = "/var/lib/factory-watchdog/paged"  # the only folder that a command of the service may write to
+
+# Beside the server, in its unit: a worker that a signal stopped, and one who says each second whose life it is.
+SPEAKS = """#!/bin/sh
+cp /bin/sleep /run/VLLM::Worker
+/run/VLLM::Worker 3600 &
+until grep -q VLLM /proc/$!/comm; do sleep 0.05; done
+kill -STOP $!
+while :; do echo "life $INVOCATION_ID speaks"; sleep 1; done &
+"""
 
 
 def test_a_hang_is_proven_restarted_and_served(host: Any) -> None:
@@ -55,6 +66,57 @@ def test_a_hang_is_proven_restarted_and_served(host: Any) -> None:
     story = host.run("explain", "1")
     assert "confirming question (chat, engine 0): failed after 1 s: no whole answer within 1 s" in story
     assert f"outcome: {served}" in story
+    assert host.faults() == []
+
+
+def test_a_restart_leaves_a_record_that_tells_all_and_holds_no_secret(host: Any) -> None:
+    """The server has a secret in its environment and one on its command line, as many have."""
+    keys = ("sk-in-the-environment", "sk-on-the-command-line")
+    host.box.write(f"/run/{keys[1]}.toml", '[[phase]]\nfor = "1h"\n')
+    host.box.write("/srv/bin/speaks", SPEAKS, 0o755)
+    server = (
+        f"/srv/bin/python -m factory_watchdog.simulate --port 8001 --control-port 9001 --scenario /run/{keys[1]}.toml"
+    )
+    host.watch(
+        service=f"Environment=API_KEY={keys[0]}\nExecStart=\nExecStart={server}\nExecStartPost=/srv/bin/speaks\n"
+    )
+    before, main = (host.show(name, "spark1.service") for name in ("InvocationID", "MainPID"))
+    assert keys[0] in host.box.exec("cat", f"/proc/{main}/environ").stdout
+    assert keys[1] in host.box.exec("cat", f"/proc/{main}/cmdline").stdout
+    host.works()
+    host.hangs()
+    served = host.alerted("served", within=25)
+    after = host.show("InvocationID", "spark1.service")
+    assert after not in ("", before)
+
+    story = host.run("explain", "1")
+    what = ["the last movement", "the first reading that shows", "suspect:", "the confirming question goes out"]
+    what += ["the question ends: failed", "the reading that confirms it", "hung:", "restart 1 is decided"]
+    what += ["what the host shows is recorded", "the restart is asked"]
+    for shown in ("the job ends: done", "a new life:"):  # which of them is seen first depends on the next poll
+        places = [story.index(words, story.index("What happened")) for words in (*what, shown, served)]
+        assert places == sorted(places), story
+    rows = [line.split() for line in story.splitlines()]
+    assert [main, "1", "child"] in [row[:3] for row in rows]
+    worker = next(row for row in rows if row[2:3] == ["worker"])
+    assert (worker[3], worker[-5:]) == ("0.00", ["T", "(stopped", "by", "a", "signal)"])
+    assert f"InvocationID={before}" in story
+    assert "GPU: no nvidia-smi on this host" in story
+    assert f"life {before} speaks" in story
+    assert f"life {after} speaks" not in story
+
+    record = host.explained(1)
+    assert record["evidence"]["group"]["cpu"] is not None
+    assert 1.0 <= record["evidence"]["seconds"] < 6.0
+    assert (record["job"]["unit"], record["job"]["result"]) == ("spark1.service", "done")
+    assert record["job"]["asked"] - record["evidence"]["journal"]["until"] < 1.0
+    host.box.systemctl("stop", UNIT)
+    kept = b"".join(host.box.path(f"{STATE}/{name}").read_bytes() for name in host.files(STATE))
+    told = json.dumps(record).encode()
+    for text in (kept, told):
+        assert before.encode() in text
+        for never in (*keys, "factory_watchdog.simulate", "speaks", "ExecStart", "Environment"):
+            assert never.encode() not in text.replace(b"ExecMainStart", b""), never
     assert host.faults() == []
 
 

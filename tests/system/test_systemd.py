@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from factory_watchdog.config import polkit
+from factory_watchdog.world.systemd import SHOWN
 
 pytestmark = pytest.mark.system
 
@@ -53,6 +55,29 @@ def test_facts_of_a_running_service(box: Any, units: Units, probe: Probes) -> No
         "restarts_on": None,
         "detail": "",
     }
+
+
+def test_the_properties_of_a_record_are_as_systemd_shows_them_and_no_others(
+    box: Any, units: Units, probe: Probes
+) -> None:
+    units({"running.service": SLEEPER + "Environment=API_KEY=sk-very-secret\nTimeoutStopSec=infinity\n"})
+    box.systemctl("start", "running.service")
+    told = probe().ask("properties", "running.service")
+    assert set(told) == {name for names in SHOWN.values() for name in names}
+    for name in ("ActiveState", "SubState", "InvocationID", "Type", "Result", "ControlGroup", "Restart", "KillMode"):
+        assert told[name] == box.show("running.service", name), name
+    for name in ("NRestarts", "MainPID", "ExecMainCode", "ExecMainStatus"):
+        assert told[name] == int(box.show("running.service", name)), name
+    assert told["TimeoutStopUSec"] is None
+    assert 0 <= time.time() - told["ActiveEnterTimestamp"] / 1e6 < 60
+    assert "secret" not in json.dumps(told)
+    assert "ExecStart" not in json.dumps(list(told)).replace("ExecMainStart", "")
+
+
+def test_the_properties_of_a_unit_that_is_no_service(probe: Probes) -> None:
+    told = probe().ask("properties", "basic.target")
+    assert set(told) == set(SHOWN["Unit"])
+    assert told["ActiveState"] == "active"
 
 
 def test_a_stopped_service_that_is_not_in_memory_is_told_as_inactive(units: Units, probe: Probes) -> None:

@@ -1,6 +1,7 @@
 """What the documentation names is exactly what the code has."""
 
 import ast
+import dataclasses
 import inspect
 import pathlib
 import re
@@ -9,15 +10,18 @@ from typing import Any
 
 import pytest
 
+from factory_watchdog import readings
 from factory_watchdog.cli.app import app, config_app
 from factory_watchdog.config.durations import show
 from factory_watchdog.config.kinds import Budget
 from factory_watchdog.config.schema import SETTINGS
 from factory_watchdog.core import judge
 from factory_watchdog.core.model import MEANING, Alert, Hold, Meaning, State
+from factory_watchdog.world import evidence, journal, store, systemd
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DECIDES = ROOT / "docs/how-it-decides.md"
+PROOF = ROOT / "docs/proof.md"
 README = ROOT / "README.md"
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
 SETTINGS_OF_ALL = {name: setting for table in SETTINGS.values() for name, setting in table.items()}
@@ -47,6 +51,27 @@ def told(meaning: Meaning) -> list[str]:
 @pytest.mark.parametrize("page", [README, DECIDES], ids=lambda page: page.name)
 def test_states(page: pathlib.Path) -> None:
     assert {row[0]: row[1:4] for row in rows(page, "state")} == {s.value: told(m) for s, m in MEANING.items()}
+
+
+def test_the_evidence_of_a_restart() -> None:
+    documented = {row[0]: row[1] for row in rows(PROOF, "part of the evidence")}
+    assert list(documented) == [
+        field.name for field in dataclasses.fields(evidence.Evidence) if field.name != "seconds"
+    ]
+    names = {name for properties in systemd.SHOWN.values() for name in properties}
+    assert set(documented["unit"].split(", ")) == names
+    assert f"at most {evidence.MOST_PROCESSES}" in documented["processes"]
+
+
+def test_the_figures_of_a_record() -> None:
+    page = " ".join(PROOF.read_text().split())
+    assert f"They are at most {readings.MOST}: " in page
+    assert f"and the newest {readings.NEWEST}." in page
+    kept = (
+        f"{store.KEPT_FOR / 86400:g} days, {store.KEPT['restart']:,} restarts and {store.KEPT_PROOFS >> 20} MiB of them"
+    )
+    assert kept in page
+    assert f"{journal.NEWEST} at most" in page
 
 
 def test_rules_in_their_order() -> None:

@@ -38,6 +38,7 @@ def test_the_proof_has_finding_question_answer_and_reading(play: Any) -> None:
     assert proof.suspected == pytest.approx(1020.0, abs=0.1)
     assert proof.reading is p.state.reading
     assert p.restarts[0].identity == p.memory.life.identity
+    assert proof.held == ()
 
 
 # What drops a confirmation: the script after HANG.
@@ -256,7 +257,7 @@ def test_when_the_hold_ends_it_is_confirmed_again(play: Any) -> None:
     assert p.phase == "confirm"
     assert p.shown == "hung flat 0", "it was confirmed before, and told"
     p.run("failed still")
-    assert len(p.restarts) == 1
+    assert [r.proof.held for r in p.restarts] == [(Hold.FLAG,)]
     assert p.alerts == ["hung", "held", "restart"]
 
 

@@ -55,7 +55,7 @@ def test_processes_are_described_without_their_command_lines(tmp_path: Path) -> 
     own = (os.getpid(), start_ticks(os.getpid()) or 0)
     asyncio.run(recorded(tmp_path / "busy.jsonl.gz", processes=lambda: [own]))
     (told,) = rows(tmp_path / "busy.jsonl.gz")[0]["procs"]  # type: ignore[misc]
-    assert set(told) == {"pid", "ppid", "role", "state", "cpu", "start", "threads"}
+    assert set(told) == {"pid", "ppid", "role", "state", "cpu", "start", "threads", "resident"}
     assert (told["pid"], told["start"], told["role"]) == (*own, "child")
     assert described([(own[0], own[1] + 1)]) == []
 

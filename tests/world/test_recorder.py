@@ -6,12 +6,13 @@ from typing import Any, cast
 import pytest
 
 from factory_watchdog.core.memory import Backend
-from factory_watchdog.core.model import Alert, Raise, Reading, Reply, RestartSettled, State, Verdict, Went
+from factory_watchdog.core.model import Alert, JobResult, Raise, Reading, Reply, RestartSettled, State, Verdict, Went
 from factory_watchdog.core.model import Identity as Life
 from factory_watchdog.errors import StoreError
 from factory_watchdog.notify.command import Notifier
 from factory_watchdog.recorder import Recorder
 from factory_watchdog.world.clock import HostClock
+from factory_watchdog.world.evidence import Job, nothing
 from factory_watchdog.world.store import Store
 
 OK = Reply(Went.OK, 200)
@@ -64,6 +65,8 @@ def tell_everything(told: Recorder) -> None:
     told.polled("sim", BACKEND)
     told.turned("sim", VERDICT, None)
     told.raised("sim", Raise(Alert.HUNG, "because"), State.HUNG)
+    told.evidence("sim", 1, nothing("because"))
+    told.pushed("sim", 1, Job("sim.service", 1.0, 2.0, JobResult.DONE, ""))
     told.settled("sim", RestartSettled(1, True, "served", Life()))
     told.save("sim", BACKEND)
 
@@ -81,6 +84,18 @@ def test_a_store_that_fails_is_told_once_and_once_when_it_is_over(error: Excepti
     assert (tmp_path / "sim.json").exists()
     fault = next(fields for _, event, fields in log.lines if event == "fault")
     assert str(fault["what"]).startswith("history: ")
+
+
+def test_what_belongs_to_a_restart_that_was_not_recorded_ends_no_fault(tmp_path: Path) -> None:
+    """A full disk takes the beginning; adding to what is not there writes nothing, and so must not count as written."""
+    store = Store(tmp_path / "history.sqlite3", 0.0)
+    told, log = recorder(tmp_path, store)
+    told.evidence("sim", 1, nothing("because"))
+    told.pushed("sim", 1, Job("sim.service", 1.0, 2.0, JobResult.DONE, ""))
+    told.settled("sim", RestartSettled(1, True, "served", Life()))
+    store.close()
+    assert log.events() == ["fault", "restart settled"]
+    assert "restart 1 of sim is not recorded" in str(log.lines[0][2]["what"])
 
 
 def test_a_state_that_cannot_be_written_down_is_told_and_raises_nothing(tmp_path: Path) -> None:

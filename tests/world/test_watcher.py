@@ -28,6 +28,7 @@ from factory_watchdog.simulate.server import Server
 from factory_watchdog.simulate.transport import SimTransport
 from factory_watchdog.watcher import Watcher
 from factory_watchdog.world.clock import HostClock
+from factory_watchdog.world.evidence import LONGEST, LOOKS_APART, Evidence, Job, Journal, Missing, Processes
 from factory_watchdog.world.http import Http
 
 BUSY = '[[phase]]\nfor = "5m"\nrunning = 2\nsteps = 5.0\ntokens = 10.0\nfinished = 0.1\nkv = 0.5\n'
@@ -50,6 +51,8 @@ class Heard(Collector):
         self.answers: list[Answer] = []
         self.readings: list[Reading] = []
         self.proofs: list[tuple[Reading, ...]] = []
+        self.evidences: list[Evidence] = []
+        self.jobs: list[Job] = []
 
     def polled(self, name: str, backend: Any) -> None:
         self.readings.append(backend.reading)
@@ -60,6 +63,12 @@ class Heard(Collector):
     def restarting(self, name: str, order: Any, readings: Any) -> None:
         super().restarting(name, order, readings)
         self.proofs.append(tuple(readings))
+
+    def evidence(self, name: str, attempt: int, evidence: Evidence) -> None:
+        self.evidences.append(evidence)
+
+    def pushed(self, name: str, attempt: int, job: Job) -> None:
+        self.jobs.append(job)
 
 
 class Recorded(httpx.AsyncBaseTransport):
@@ -354,11 +363,104 @@ def test_a_unit_is_try_restarted_and_nothing_else_is_done() -> None:
     watching(HANG, work)
 
 
+def test_what_the_host_shows_is_recorded_and_costs_a_restart_one_second() -> None:
+    async def work(watch: Watch) -> None:
+        await watch.for_seconds(890.0)
+        assert watch.server.restarts == [RESTART_AT + LOOKS_APART]
+        (evidence,) = watch.heard.evidences
+        assert isinstance(evidence.processes, Processes)
+        assert [seen.role for seen in evidence.processes.seen] == ["api", "engine"]
+        (job,) = watch.heard.jobs
+        assert (job.unit, job.result, job.ended - job.asked) == ("vllm.service", JobResult.DONE, 0.5)
+        journal = evidence.journal
+        assert isinstance(journal, Journal)
+        assert journal.invocation == f"{0:032x}"
+        assert journal.until == job.asked
+        assert journal.until - journal.since == pytest.approx(RESTART_AT + LOOKS_APART - watch.heard.proofs[0][0].began)
+
+    watching(HANG, work)
+
+
+def test_it_is_recorded_before_an_evidence_unit_changes_what_is_seen() -> None:
+    async def work(watch: Watch) -> None:
+        units, start = watch.units, watch.units.start
+        seen_before: list[int] = []
+
+        async def started(unit: str, deadline: float) -> tuple[JobResult, str]:
+            seen_before.append(len(watch.heard.evidences))
+            return await start(unit, deadline)
+
+        units.start = started  # type: ignore[method-assign]
+        await watch.for_seconds(890.0)
+        assert seen_before == [1]
+
+    watching(HANG, work, evidence_unit="evidence.service", evidence_time=2.0)
+
+
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+def test_evidence_that_cannot_be_had_costs_the_record_and_not_the_restart(fault: str) -> None:
+    async def work(watch: Watch) -> None:
+        async def evidence(unit: str | None, control_group: str | None) -> Evidence:
+            if fault == "raises":
+                raise KeyError("of ours")
+            await asyncio.sleep(3600.0)
+            raise AssertionError
+
+        watch.units.evidence = evidence  # type: ignore[method-assign]
+        await watch.for_seconds(890.0)
+        assert watch.server.restarts == [RESTART_AT + (LONGEST if fault == "hangs" else 0.0)]
+        (shown,) = watch.heard.evidences
+        assert isinstance(shown.unit, Missing)
+        assert shown.unit.missing == ("KeyError: 'of ours'" if fault == "raises" else "not told within 6 s")
+        assert isinstance(shown.journal, Journal)
+        assert watch.heard.played.faults == []
+
+    watching(HANG, work)
+
+
+def slow_evidence(watch: Watch, seconds: float) -> None:
+    evidence = watch.units.evidence
+
+    async def slow(unit: str | None, control_group: str | None) -> Evidence:
+        await asyncio.sleep(seconds)
+        return await evidence(unit, control_group)
+
+    watch.units.evidence = slow  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("interval", "looks"), [(10.0, 0), (2.0, 1)])
+def test_evidence_that_takes_longer_than_an_interval_is_followed_by_a_look(interval: float, looks: int) -> None:
+    async def work(watch: Watch) -> None:
+        watch.watcher.settings = dataclasses.replace(watch.watcher.settings, interval=interval)
+        slow_evidence(watch, 2.5)
+        await watch.for_seconds(500.0)
+        (restarted,) = watch.server.restarts
+        (order,) = watch.heard.played.restarts
+        assert restarted - order == 3.5
+        assert sum(reading.ended == restarted for reading in watch.heard.readings) == looks
+
+    watching(HANG, work)
+
+
+def test_a_reading_of_the_grid_that_shows_movement_during_the_evidence_drops_the_restart() -> None:
+    """Taken in less than an interval, but the grid's look fell into it."""
+
+    async def work(watch: Watch) -> None:
+        slow_evidence(watch, 4.9)  # at 445 s the question fails in its 25 s; the grid looks at 450 s
+        await watch.for_seconds(890.0)
+        assert watch.heard.played.restarts == [445.0]
+        assert watch.server.restarts == []
+        assert watch.heard.played.changes[-1].state is State.BUSY
+
+    text = BUSY + FROZEN.format(length="147s") + MOVES
+    watching(text, work, question_timeout="25s")
+
+
 def test_evidence_is_taken_before_a_restart() -> None:
     async def work(watch: Watch) -> None:
         await watch.for_seconds(890.0)
         assert watch.units.jobs == [("start", "evidence.service"), ("try-restart", "vllm.service")]
-        assert watch.server.restarts == [pytest.approx(RESTART_AT + 20.0, abs=1.0)]
+        assert watch.server.restarts == [pytest.approx(RESTART_AT + 20.0 + LOOKS_APART, abs=0.1)]
 
     watching(HANG, work, evidence_unit="evidence.service", evidence_time=20.0)
 
