@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,10 +120,15 @@ class _Reader:
         return setting.kind.read(written)
 
     def _document(self, path: Path) -> dict[str, Any]:
+        import tomllib  # here, since a look at an address reads no file
+
         try:
             return tomllib.loads(_text(path))
-        except (OSError, ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
-            raise ConfigError([Problem(self._file, "", "", "", _why_unreadable(error))]) from None
+        except tomllib.TOMLDecodeError as error:
+            why = f"is not valid TOML: {error}"
+        except (OSError, ValueError, RecursionError) as error:
+            why = _why_unreadable(error)
+        raise ConfigError([Problem(self._file, "", "", "", why)])
 
     def _top(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """The tables of the file that have the right shape."""
@@ -184,8 +188,6 @@ def _text(path: Path) -> str:
 def _why_unreadable(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror}"
-    if isinstance(error, tomllib.TOMLDecodeError):
-        return f"is not valid TOML: {error}"
     if isinstance(error, UnicodeDecodeError):
         return f"is not valid TOML: byte {error.start} is not UTF-8"
     if isinstance(error, RecursionError):

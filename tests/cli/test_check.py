@@ -680,13 +680,39 @@ def test_what_a_server_says_reaches_no_terminal_as_it_is(
         later(120.0)
 
 
-# --- cheap where a daemon answers ------------------------------------------------------------------------------------
+# --- cheap -----------------------------------------------------------------------------------------------------------
 
-HEAVY = (
-    *("asyncio", "httpx", "httpcore", "anyio", "ssl", "jeepney", "structlog", "msgspec", "sqlite3", "tomllib"),
-    *("tomli_w", "rich", "logging", "importlib.metadata", "email", "multiprocessing", "concurrent"),
+NEVER = (
+    *("jeepney", "structlog", "sqlite3", "tomllib", "tomli_w", "rich", "click", "importlib.metadata"),
+    *("multiprocessing", "unittest", "xml", "httpx._main", "trio", "h2"),
+    *("factory_watchdog.daemon", "factory_watchdog.recorder", "factory_watchdog.record", "factory_watchdog.notify"),
+    *("factory_watchdog.simulate", "factory_watchdog.world.bus", "factory_watchdog.world.systemd"),
+    *("factory_watchdog.world.store", "factory_watchdog.world.control_server", "factory_watchdog.world.sd_notify"),
+    *("factory_watchdog.cli.run", "factory_watchdog.cli.demo", "factory_watchdog.cli.config"),
+)
+"""What no check loads, whoever answers."""
+
+FOR_A_LOOK = (
+    *("asyncio", "httpx", "httpcore", "anyio", "ssl", "msgspec", "logging", "email", "concurrent"),
     *("factory_watchdog.watcher", "factory_watchdog.config", "factory_watchdog.engines", "factory_watchdog.saved"),
 )
+"""What a look loads, and a question to the daemon does not."""
+
+LOADED_BY = """
+import json, pathlib, sys
+from factory_watchdog.cli import app, daemon
+daemon.RUNTIME_DIR = pathlib.Path({runtime!r})
+code = app.run_command_line({arguments!r})
+print(json.dumps([code, [name for name in {names!r} if sys.modules.get(name)]]))
+"""
+"""A program that tells which of these modules a command has loaded, beside its exit code."""
+
+
+def loaded_by(arguments: list[str], runtime: Path, folder: Path) -> Any:
+    program = folder / "program.py"
+    program.write_text(LOADED_BY.format(runtime=str(runtime), arguments=arguments, names=NEVER + FOR_A_LOOK))
+    ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("arguments", [["check", "spark1"], ["check"], ["check", "--for", "liveness"]])
@@ -695,13 +721,11 @@ def test_a_daemon_is_asked_without_heavy_modules(
 ) -> None:
     """Where the daemon listens at the usual place even the configuration is not read."""
     says([told("spark1", State.BUSY)])
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import json, pathlib, sys\n"
-        "from factory_watchdog.cli import app, daemon\n"
-        f"daemon.RUNTIME_DIR = pathlib.Path({str(configured.runtime)!r})\n"
-        f"code = app.run_command_line({arguments!r})\n"
-        f"print(json.dumps([code, [name for name in {HEAVY!r} if name in sys.modules]]))\n"
-    )
-    ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=60)
-    assert json.loads(ended.stdout.splitlines()[-1]) == [FINE, []]
+    assert loaded_by(arguments, configured.runtime, tmp_path) == [FINE, []]
+
+
+def test_a_look_at_an_address_loads_only_what_it_needs(configured: Any, serve: Command, tmp_path: Path) -> None:
+    """The second look too, which reads the state that the first one kept."""
+    arguments = ["check", serve(BUSY).url, "--state-file", str(tmp_path / "state.json")]
+    for _ in range(2):
+        assert loaded_by(arguments, configured.runtime, tmp_path) == [FINE, list(FOR_A_LOOK)]

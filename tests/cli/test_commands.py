@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from factory_watchdog.world.control import SOCKET, call
 
@@ -278,6 +279,28 @@ def test_version_and_help(command: Command) -> None:
         ended = command(*arguments)
         assert (ended.code, ended.err) == (0, "")
         assert ended.out.startswith("Usage: ")
+
+
+def test_only_the_called_command_is_built(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    build = typer.main.get_command_from_info
+
+    def noted(command_info: typer.models.CommandInfo, **how: Any) -> Any:
+        made = build(command_info, **how)
+        built.append(str(made.name))
+        return made
+
+    monkeypatch.setattr(typer.main, "get_command_from_info", noted)
+    names = [line.split()[0] for line in command("--help").out.partition("Commands:\n")[2].splitlines()]
+    assert {"check", "history", "config"} < set(names) <= {"config", *built}
+    for name in names:
+        built.clear()
+        assert f" {name} " in command(name, "--help").out.splitlines()[0]
+        assert name == "config" or built == [name]
+
+
+def test_a_mistyped_command_is_told_which_is_like_it(command: Command) -> None:
+    assert "Did you mean 'history'?" in command("histroy").err
 
 
 @pytest.mark.parametrize("arguments", [["run", "--bogus"], ["history", "-n", "0"], ["config"], ["reset"], ["explain"]])

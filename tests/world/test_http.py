@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -538,3 +539,53 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
     nonsense.write_text("no certificate")
     with pytest.raises(ssl.SSLError):
         Http(tls_ca=str(nonsense))
+
+
+class Searched:
+    """Finds no module, and keeps the names of those that are searched for."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def find_spec(self, name: str, *_: object) -> None:
+        self.names.append(name)
+
+
+def test_a_request_searches_for_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after the first one; what httpcore would do without is searched for anew in each."""
+
+    async def work() -> None:
+        async with against(keeps_answering(answer("200 OK", b"x"))) as (server, http):
+            await http.get(server.url, LONG)
+            searched = Searched()
+            monkeypatch.setattr(sys, "meta_path", [searched, *sys.meta_path])
+            assert (await http.get(server.url, LONG)).reply.went is Went.OK
+            assert searched.names == []
+
+    run(work)
+
+
+SNIFFIO = "def current_async_library():\n    asked.append(1)\n    return 'asyncio'\nasked = []\n"
+ASKS = """
+import asyncio, sys
+from factory_watchdog.world.http import Http
+async def work():
+    async with Http() as http:
+        print((await http.get(sys.argv[1], 30.0)).reply.went, bool(sys.modules["sniffio"].asked))
+asyncio.run(work())
+"""
+
+
+def test_sniffio_is_used_where_it_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "sniffio.py").write_text(SNIFFIO)
+    (tmp_path / "asks.py").write_text(ASKS)  # beside it: a program's own folder is searched first
+
+    async def work() -> None:
+        async with against(keeps_answering(answer("200 OK", b"x"))) as (server, _):
+            program = await asyncio.create_subprocess_exec(
+                sys.executable, str(tmp_path / "asks.py"), server.url, stdout=asyncio.subprocess.PIPE
+            )
+            told, _ = await program.communicate()
+            assert told.decode().split() == ["ok", "True"]
+
+    run(work)
