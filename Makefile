@@ -12,7 +12,7 @@ UNIT_DIR ?= /etc/systemd/system
 CONFIG_DIR ?= /etc/factory-watchdog
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-lab lab bench lint format install uninstall clean
+.PHONY: help setup run test test-lab lab bench docs lint format install uninstall clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -41,6 +41,9 @@ test-lab: lab ## Run the tests against that vLLM, in a real systemd (root)
 
 bench: setup ## Measure every budget of the design; nothing else should run meanwhile
 	$(BIN)/python benchmarks/bench.py
+
+docs: setup ## Write the pages of docs/reference anew from the code
+	$(BIN)/python docs/generate.py
 
 lint: setup ## Style, types, and the import contract
 	$(BIN)/ruff check .

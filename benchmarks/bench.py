@@ -110,7 +110,7 @@ def check() -> Iterator[Figure]:
         url = f"http://127.0.0.1:{ports[0]}"
         looks = [sys.executable, "-m", "factory_watchdog", "check", url, "--state-file", f"{folder}/state.json"]
         bare, looking = _in_turn([sys.executable, "-c", "pass"], looks)
-        yield Figure("check, looking by itself", (looking - bare) * 1e3, 150, "ms CPU", f"bare {bare * 1e3:.0f} ms")
+        yield Figure("check, looking by itself", (looking - bare) * 1e3, 200, "ms CPU", f"bare {bare * 1e3:.0f} ms")
         with _daemon(folder, [url], "1s") as process:
             config = f"{folder}/config.toml"
             _wait_for(lambda: Path(folder, "run", "b0.json").exists(), process)
@@ -206,9 +206,10 @@ def _day(readings: list[Reading]) -> None:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    """CPU seconds: the machine may do something else meanwhile."""
+    began = time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 # --- memory over many polls ------------------------------------------------------------------------------------------
