@@ -102,7 +102,11 @@ def _budget(_recovery: Recovery, now: Now) -> str:
 
 
 def _left_over(_recovery: Recovery, now: Now) -> str | None:
-    return f"PIDs {', '.join(map(str, now.reading.unit.left_over))}" if now.reading.unit is not None else None
+    return pids(now.reading.unit.left_over) if now.reading.unit is not None else None
+
+
+def pids(processes: tuple[int, ...]) -> str:
+    return f"PIDs {', '.join(map(str, processes))}"
 
 
 _DETAILS: dict[Hold, Callable[[Recovery, Now], str | None]] = {

@@ -8,7 +8,7 @@ or at the world.
 from __future__ import annotations
 
 from factory_watchdog.core.asking import LONGEST_SPACING, ask
-from factory_watchdog.core.holds import Now, hold_sentence, holds_now, recent
+from factory_watchdog.core.holds import HOLD_WORDS, Now, hold_sentence, holds_now, pids, recent
 from factory_watchdog.core.judge import window
 from factory_watchdog.core.memory import Backend, Finding, Memory, Phase, Recovery, Settled, replace
 from factory_watchdog.core.model import (
@@ -53,6 +53,10 @@ TRANSITIONS: dict[tuple[Phase, Phase], str] = {
     (Phase.SERVE, Phase.CONFIRM): "a ground for another restart",
 }
 """Every change of phase that one event can make, and what makes it."""
+
+LEFT_OVER_TIME = 300.0
+"""Seconds after a restart in which processes of the old life may end: one that is stuck in a driver either comes back
+within minutes or never."""
 
 Step = tuple[Memory, Recovery, tuple[Effect, ...]]
 
@@ -361,9 +365,12 @@ def _serve(memory: Memory, recovery: Recovery, now: Now) -> Step:
     """The new life has to give a first answer and a first token; where no traffic brings one, it is asked at once."""
     finding, unit = now.finding, now.reading.unit
     left_over = unit.left_over if unit is not None else ()
-    if _has_served(memory, now) and not left_over:
-        why = f"serving again {span(now.time - recovery.since)} after the restart"
-        return _with(memory, _settle(recovery, now.time, served=True, why=why))
+    waited = now.time - recovery.since
+    if _has_served(memory, now) and (not left_over or waited >= LEFT_OVER_TIME):
+        why = f"serving again {span(waited)} after the restart"
+        if left_over:
+            why = f"{why}, yet {HOLD_WORDS[Hold.LEFT_OVER]} ({pids(left_over)})"
+        return _with(memory, _settle(recovery, now.time, served=not left_over, why=why))
     if finding.state is State.STOPPED:
         why = f"not served: {finding.why}"
         return _with(memory, _settle(recovery, now.time, served=False, why=why))

@@ -149,6 +149,18 @@ def test_processes_of_the_old_life_are_waited_for(play: Any) -> None:
     assert p.settled[-1].served
 
 
+def test_processes_of_the_old_life_that_stay_are_told_with_their_pids(play: Any) -> None:
+    p = play().restarted().run("done-job life refused*3 token+left-over*25")
+    assert p.phase == "serve"
+    p.run("token+left-over*3")
+    settled = p.settled[-1]
+    told = "serving again 5 min after the restart, yet processes of the old life are still there (PIDs 77)"
+    assert (settled.served, settled.why, p.alerts[-1]) == (False, told, "not-served")
+    p.run("work+left-over*61 still+left-over*14 failed still+left-over")
+    assert len(p.restarts) == 1
+    assert "held: processes of the old life are still there (PIDs 77)" in p.state.verdict.why
+
+
 def test_stopped_while_it_is_restarted(play: Any) -> None:
     p = play().restarted().run("done-job life refused*3 refused+unit-inactive")
     assert p.phase == "watch"
