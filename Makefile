@@ -12,7 +12,7 @@ UNIT_DIR ?= /etc/systemd/system
 CONFIG_DIR ?= /etc/factory-watchdog
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-lab lab bench lint format install uninstall clean
+.PHONY: help setup run test test-lab lab bench year lint format install uninstall clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -41,6 +41,9 @@ test-lab: lab ## Run the tests against that vLLM, in a real systemd (root)
 
 bench: setup ## Measure every budget of the design; nothing else should run meanwhile
 	$(BIN)/python benchmarks/bench.py
+
+year: setup ## Play a virtual year of four backends against the law (YEAR="--seed N --days N --week N")
+	PYTHONPATH=benchmarks $(BIN)/python -m year $(YEAR)
 
 lint: setup ## Style, types, and the import contract
 	$(BIN)/ruff check .
