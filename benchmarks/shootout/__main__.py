@@ -26,8 +26,9 @@ The scenarios and the recordings of the tests, judged by the rules that people u
 - A scripted hang lasts an hour longer here, so that slow rules can find it too. Seconds count from its beginning.
 - A server is busy where one of its engines has requests that make progress. The question with which we confirm that
   one engine of two stands still counts too, though it goes to that engine alone.
-- Recordings were made with hangs of seconds: there every interval and window is a tenth, ours as well. What a chat
-  request would have come to then is not on record, so the rule that sends one is left out, and ours asks nothing.
+- Recordings were made with hangs of seconds: there every interval and window is a tenth, ours as their labels say.
+  What a chat request would have come to then is not on record, so the rule that sends one is left out, and ours asks
+  nothing.
 """
 COLUMNS = "| rule | false restarts | in cases | hangs missed | median s | max s | requests to a busy server |"
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
 from factory_watchdog.config.durations import show
-from factory_watchdog.core.model import Alert, Ask, Effect, Outcome, Purpose, Raise, Restart, RestartSettled, Turned
+from factory_watchdog.core.model import Alert, Ask, Effect, Purpose, Raise, Restart, RestartSettled, Turned
 from year.host import Watched
 from year.weather import Hang, serves_users
 
@@ -171,8 +171,6 @@ class Law:
             raise WrongError(f"{what} beside that of {', '.join(self._under_way)}")
         if order.identity.invocation not in (None, server.life.invocation):
             raise WrongError(f"{what} of a life that is over")
-        if proof.answer is not None and proof.answer.outcome is Outcome.ANSWERED and len(server.numbers()) == 1:
-            raise WrongError(f"{what} though the question was answered")
         recent = [t for t in record.restarts if now - t < settings.restart_window]
         if len(recent) >= settings.max_restarts or (recent and now - recent[-1] < settings.restart_gap):
             raise WrongError(f"{what} beyond the budget")

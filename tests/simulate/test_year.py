@@ -9,14 +9,14 @@ from typing import Self
 
 import pytest
 from year.__main__ import main, play, table, weeks
-from year.hangs import refused, with_requests
+from year.hangs import refused, under_flag, with_requests
 from year.host import Host
 from year.law import Law, WrongError
 from year.spells import traffic
-from year.weather import DAY, MACHINES, Machine, Weather, stuck
+from year.weather import BOUNDS, DAY, MACHINES, REFUSED, Hang, Machine, Weather, status, stuck
 
 from factory_watchdog.core import judge, recovery
-from factory_watchdog.core.model import Settings
+from factory_watchdog.core.model import Hold, Settings
 from factory_watchdog.simulate.script import Engine
 
 
@@ -44,12 +44,14 @@ def test_a_year_is_made_of_weeks(days: int, expected: list[tuple[int, int]]) -> 
 # --- the law sees ----------------------------------------------------------------------------------------------------
 
 
-def a_day(episode: Callable[[Weather], None], machine: Machine = MACHINES[0]) -> None:
-    """A day of one backend on which `episode` happens again and again."""
-    weather = Weather(machine, random.Random(1), (0.0,), ((episode, 1),)).draw()
+def a_day(episode: Callable[[Weather], None], *machines: Machine) -> None:
+    """A day on which `episode` happens again and again, to each of these backends at the same time."""
+    weathers = [
+        Weather(machine, random.Random(1), (0.0,), ((episode, 1),)).draw() for machine in machines or MACHINES[:1]
+    ]
     quiet = random.Random(1)
     quiet.expovariate = lambda lambd=1.0: 2 * DAY  # type: ignore[method-assign]  # no trouble of our own
-    Host([weather], Law(), quiet).run()
+    Host(weathers, Law(), quiet).run()
 
 
 def long_stall(weather: Weather) -> None:
@@ -107,6 +109,43 @@ def test_the_law_sees_a_judge_that_is_blind(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(judge, "RULES", rows)
     with pytest.raises(WrongError, match="refuses after serving"):
         a_day(refused)
+
+
+def refused_twice(weather: Weather) -> None:
+    """Two hangs within ten minutes."""
+    for _ in range(2):
+        weather.settle(life=True)
+        start = weather.now
+        weather.add(100, health=REFUSED, metrics=REFUSED)
+        weather.hangs.append(Hang("refused twice", start, weather.now, BOUNDS["refused"]))
+
+
+@pytest.mark.parametrize(
+    ("hold", "episode", "says"),
+    [
+        (Hold.FLAG, under_flag, "though it is set aside"),
+        (Hold.BREAKER, refused, "beyond the budget"),
+        (Hold.TEN_MINUTES, refused_twice, "beyond the budget"),
+        (Hold.OTHER_RESTART, refused, "beside that of"),
+    ],
+)
+def test_the_law_sees_a_hold_that_does_not_hold(
+    hold: Hold, episode: Callable[[Weather], None], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = recovery.holds_now
+    monkeypatch.setattr(recovery, "holds_now", lambda r, now: tuple(h for h in held(r, now) if h is not hold))
+    with pytest.raises(WrongError, match=says):
+        a_day(episode, MACHINES[0], dataclasses.replace(MACHINES[0], name="other"))
+
+
+def test_the_law_sees_an_answer_that_does_not_veto(monkeypatch: pytest.MonkeyPatch) -> None:
+    def says_dead_and_answers(weather: Weather) -> None:
+        weather.settle()
+        weather.add(300, health=status(503))
+
+    monkeypatch.setattr(recovery, "_veto", recovery._confirmed)
+    with pytest.raises(WrongError, match="false"):
+        a_day(says_dead_and_answers)
 
 
 def test_what_is_wrong_is_told_with_seed_and_verdicts(
