@@ -12,7 +12,7 @@ UNIT_DIR ?= /etc/systemd/system
 CONFIG_DIR ?= /etc/factory-watchdog
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-lab lab bench docs lint format install uninstall clean
+.PHONY: help setup run test test-lab lab bench year shootout docs lint format install uninstall clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -44,6 +44,12 @@ bench: setup ## Measure every budget of the design; nothing else should run mean
 
 docs: setup ## Write the pages of docs/reference anew from the code
 	$(BIN)/python docs/generate.py
+
+year: setup ## Play a virtual year of four backends against the law (YEAR="--seed N --days N --week N")
+	PYTHONPATH=benchmarks $(BIN)/python -m year $(YEAR)
+
+shootout: setup ## Judge recordings and scenarios by the rules that people use, and write docs/shoot-out.md
+	PYTHONPATH=benchmarks $(BIN)/python -m shootout
 
 lint: setup ## Style, types, and the import contract
 	$(BIN)/ruff check .

@@ -229,7 +229,7 @@ async def _grown() -> float:
     scenario = scenarios.loads(IDLE.format(length="400d"))
     now = virtual.ScriptedClock(Timeline(scenario.phases), asyncio.get_running_loop().time)
     server = Server(scenario, now.boottime)
-    world = World(Http(SimTransport(server)), SimManager(server), now, Flag, lambda: False)
+    world = World(Http(SimTransport(server)), SimManager(server), now, Flag, lambda: None)
     daemon = schema.Daemon()
     config = load.from_table(scenario.backend)
     watcher = watcher_of(config, daemon, world, Host(), Collector(Played("growth"), now))

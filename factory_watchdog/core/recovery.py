@@ -128,7 +128,8 @@ def _ask_to_confirm(memory: Memory, recovery: Recovery, now: Now) -> Step:
     if not now.finding.ask or not _may_ask(memory, now):
         return memory, recovery, (Look(),)
     asking = memory.asking
-    if asking.last is Settled.DROPPED and asking.due is not None and now.reading.ended < asking.due:
+    dropped = recovery.asked and asking.last is Settled.DROPPED
+    if dropped and asking.due is not None and now.reading.ended < asking.due:
         return memory, recovery, ()  # "not now" beside an engine that moves: not asked again at once
     memory, recovery, effects = _ask(memory, recovery, now, Purpose.CONFIRM, now.finding.engine)
     return memory, replace(recovery, asked=True, question=memory.asking.question, answer=None), effects

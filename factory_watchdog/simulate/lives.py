@@ -69,6 +69,8 @@ class Life:
 
     def settle(self, now: float) -> None:
         """Count what has been answered by `now`. A step also sweeps out what clients have left behind in the engine."""
+        if not self.asked:
+            return
         for asked in [asked for asked in self.asked if asked.end <= now]:
             self.asked.remove(asked)
             for index, gain in enumerate(asked.gains):
@@ -80,7 +82,7 @@ class Life:
 
     def in_flight(self, engine: int) -> int:
         """Questions that are in the engine: unanswered ones too, for as long as their clients wait."""
-        return sum(asked.engine == engine for asked in self.asked)
+        return sum(asked.engine == engine for asked in self.asked) if self.asked else 0
 
 
 def first(engines: int, *, fresh: bool, load_time: float, epoch: float) -> Life:

@@ -15,7 +15,9 @@ from factory_watchdog.world.evidence import LOOKS_APART, Evidence, Group, Missin
 
 Ended = tuple[JobResult, str]
 
-_STOP_TIME = 0.5  # seconds that a restart's job lasts: the unit starts as "simple", loading comes after the job
+STOP_TIME = 0.5
+"""Seconds that a restart's job lasts: the unit starts as "simple", loading comes after the job."""
+
 _JOB = 4711  # the id of whatever job is queued
 _CHANGING = frozenset({"activating", "deactivating", "reloading"})
 _DOWN = frozenset({"inactive", "failed"})
@@ -43,6 +45,10 @@ class SimManager:
 
     async def facts(self, unit: str) -> UnitFacts:
         """What the manager says of `unit` now."""
+        return self.shown(unit)
+
+    def shown(self, unit: str) -> UnitFacts:
+        """The same at once, for who does not wait."""
         server, state = self._server, self._state()
         up = state not in _DOWN
         life = self._stopping or server.life
@@ -134,16 +140,26 @@ class SimManager:
         return "deactivating" if self._stopping else self._server.unit_state
 
     async def _restart(self, deadline: float) -> Ended:
-        old = self._server.life
-        self._server.restart()
-        if self._server.stuck_job:
+        if not self.push():
             await asyncio.sleep(deadline)
             return JobResult.NEVER_ENDED, "the job is still queued at the deadline"
-        self._stopping = old  # the manager shows the old life until it starts the new one
         try:
-            await asyncio.sleep(min(_STOP_TIME, deadline))
+            await asyncio.sleep(min(STOP_TIME, deadline))
         finally:
-            self._stopping = None
+            ended = self.pushed()
+        return ended
+
+    def push(self) -> bool:
+        """Begin a restart's job; false where it will never end. Whoever begins it tells by `pushed` when it ends."""
+        old = self._server.life
+        self._server.restart()
+        if not self._server.stuck_job:
+            self._stopping = old  # the manager shows the old life until it starts the new one
+        return self._stopping is not None
+
+    def pushed(self) -> Ended:
+        """End the job, STOP_TIME after it began: how it went."""
+        self._stopping = None
         if self._server.life.failed:
             return JobResult.FAILED, "the job ended as 'failed'"
         return JobResult.DONE, ""

@@ -179,10 +179,15 @@ class Span:
         return min(max(0.0, t - self.awake), self.phase.length)
 
     def total(self, engine: int, t: float) -> tuple[float, ...]:
+        """The integrals of an engine's rates up to `t`, in the order of RATES; written out, since every poll asks."""
         playing = max(0.0, t - self.awake)
         rates = self.phase.engines[engine]
-        return tuple(
-            so_far + getattr(rates, name) * playing for so_far, name in zip(self.totals[engine], RATES, strict=True)
+        steps, prompt, tokens, finished = self.totals[engine]
+        return (
+            steps + rates.steps * playing,
+            prompt + rates.prompt * playing,
+            tokens + rates.tokens * playing,
+            finished + rates.finished * playing,
         )
 
     def cores(self, t: float) -> float:
@@ -202,17 +207,26 @@ class Timeline:
         self.spans = tuple(_lay_out(phases))
         self._begins = [span.begin for span in self.spans]
         self._monos = [span.mono for span in self.spans]
+        self._last = 0.0, self.ends_of(0), 0  # the span that was looked for last: most looks are for the same again
 
     def index(self, t: float) -> int:
-        return max(0, bisect.bisect_right(self._begins, t) - 1)
+        begin, end, index = self._last
+        if begin <= t < end:
+            return index
+        index = max(0, bisect.bisect_right(self._begins, t) - 1)
+        self._last = self._begins[index], self.ends_of(index), index
+        return index
 
     def span(self, t: float) -> Span:
         return self.spans[self.index(t)]
 
     def ends(self, t: float) -> float:
         """When the phase that is played at `t` ends; the last one never does."""
-        following = self.index(t) + 1
-        return self._begins[following] if following < len(self._begins) else math.inf
+        return self.ends_of(self.index(t))
+
+    def ends_of(self, index: int) -> float:
+        """When the span at `index` ends."""
+        return self._begins[index + 1] if index + 1 < len(self._begins) else math.inf
 
     def boottime(self, mono: float) -> float:
         """Boot time at monotonic time `mono`: at the start of a phase its suspend is over."""

@@ -76,6 +76,7 @@ class Server:
         self._clock = clock
         self._timeline = Timeline(scenario.phases)
         self._known = 0  # the place on the time line up to which changes of the instance are known
+        self._caught_up = -math.inf
         self._pages = 0
         self._questions = 0
         self._page = Page(
@@ -120,7 +121,9 @@ class Server:
 
     def numbers(self) -> tuple[Numbers, ...]:
         """What each engine's gauges and counters say now."""
-        return tuple(self._numbers(engine) for engine in range(self.spec.engines))
+        phase, now = self.phase, self._clock()
+        span = self._timeline.span(now)
+        return tuple(self._numbers(engine, phase, span, now) for engine in range(self.spec.engines))
 
     def wall(self) -> float:
         now = self._clock()
@@ -193,6 +196,7 @@ class Server:
         now = self._clock()
         self._catch_up()
         self._timeline = self._timeline.cut(now, phase)
+        self._caught_up = -math.inf
         self._catch_up()
         self._life.plays = min(self._life.plays, max(now, self._life.ready))
 
@@ -209,6 +213,9 @@ class Server:
     def _catch_up(self) -> None:
         """Begin the lives that the script begins, up to now, and count what has been answered."""
         now = self._clock()
+        if now == self._caught_up and not self._life.asked:
+            return  # a poll asks for one thing after the other at the same moment
+        self._caught_up = now
         while self._known < self._timeline.index(now):
             self._known += 1
             before, span = self._timeline.spans[self._known - 1 : self._known + 1]
@@ -241,17 +248,20 @@ class Server:
             for own, total, start in zip(counted, span.total(engine, now), before, strict=True)
         )
 
-    def _numbers(self, engine: int) -> Numbers:
-        phase, now = self.phase, self._clock()
-        span, shown = self._timeline.span(now), phase.engines[engine]
+    def _numbers(self, engine: int, phase: Phase, span: Span, now: float) -> Numbers:
+        shown = phase.engines[engine]
         if shown.steps:
             self._life.sweep(engine)
+        steps, prompt, tokens, finished = self._counters(engine, span, now)
         return Numbers(
             running=shown.running + self._life.in_flight(engine),
             waiting=shown.waiting,
             kv=span.kv(engine, now) if now >= self._life.plays else 0.0,
+            steps=steps,
+            prompt=prompt,
+            tokens=tokens,
+            finished=finished,
             asleep=phase.asleep,
-            **dict(zip(RATES, self._counters(engine, span, now), strict=True)),
         )
 
     # --- what it answers ---------------------------------------------------------------------------------------------
@@ -289,9 +299,9 @@ class Server:
             if self._pages % 2 == 0:
                 start_time -= _OTHER_AGE
                 numbers = tuple(_other(engine) for engine in numbers)
-        return self._page.render(numbers, start_time, gauges=self._tells_gauges(numbers))
+        return self._page.render(numbers, start_time, gauges=self.tells_gauges(numbers))
 
-    def _tells_gauges(self, numbers: tuple[Numbers, ...]) -> bool:
+    def tells_gauges(self, numbers: tuple[Numbers, ...]) -> bool:
         """In multi-process mode gauges are absent until an engine has had a request."""
         life = self._life
         life.had_request = (

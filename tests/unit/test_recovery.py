@@ -171,6 +171,14 @@ def test_not_now_beside_an_engine_that_moves_is_not_asked_again_at_once(play: An
 # --- several engines -------------------------------------------------------------------------------------------------
 
 
+def test_a_question_that_said_nothing_long_ago_delays_no_confirmation(play: Any) -> None:
+    """It was dropped since work moved; hours later the server falls quiet, and at once says that it died."""
+    p = play().run("work quiet*7 work failed work*30 quiet 503+quiet")
+    assert [q.purpose for q in p.asks] == [Purpose.IDLE]
+    p.run("503+quiet")
+    assert [q.purpose for q in p.asks] == [Purpose.IDLE, Purpose.CONFIRM]
+
+
 def test_an_answer_vetoes_only_if_that_engine_booked_it(play: Any) -> None:
     p = play(engines=2).run("work/work*2 work/still*14")
     assert p.asks[-1].engine == "1"
