@@ -35,7 +35,7 @@ class Requests:
             case "status":
                 return {"backends": [self._status(watcher) for watcher in self._named(request, every=True)]}
             case "explain":
-                return {"backends": [self._explained(watcher) for watcher in self._named(request)]}
+                return {"backends": [self._explained(watcher) for watcher in self._named(request, every=True)]}
             case "reset":
                 return self._reset(self._named(request)[0], by)
             case "restart":

@@ -127,7 +127,10 @@ def history(
 
 @app.command()
 def explain(
-    what: Annotated[str, typer.Argument(metavar="NAME|RESTART", help="A backend, or a restart by its number.")],
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|RESTART]", help="A backend, or a restart by its number; default: all."),
+    ] = None,
     config: ConfigOption = CONFIG,
     as_json: JsonOption = False,
 ) -> None:

@@ -25,18 +25,14 @@ _AFTERWARDS = 120.0
 """Seconds of the journal read beyond the evidence: what is said to an evidence unit, and in stopping, tells most."""
 
 
-def explain(what: str, config: Path, *, as_json: bool) -> None:
-    """Print the story. Raises WatchdogError where there is none."""
-    if number := _NUMBER.fullmatch(what):
+def explain(what: str | None, config: Path, *, as_json: bool) -> None:
+    """Print the story of a restart, or what is known of one backend or of all. Raises WatchdogError."""
+    if what is not None and (number := _NUMBER.fullmatch(what)):
         _restart(int(number[1]), config, as_json=as_json)
         return
-    told = daemon.ask(config, {"command": "explain", "name": what})["backends"][0]
-    if as_json:
-        sys.stdout.write(json.dumps(told) + "\n")
-        return
-    sys.stdout.write(f"{told['name']}\n")
-    for sentence in told["explained"]:
-        sys.stdout.write(f"  {sentence}\n")
+    for told in daemon.ask(config, {"command": "explain", "name": what})["backends"]:
+        lines = [json.dumps(told)] if as_json else [told["name"], *(f"  {line}" for line in told["explained"])]
+        sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _restart(number: int, config: Path, *, as_json: bool) -> None:

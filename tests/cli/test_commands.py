@@ -63,6 +63,7 @@ def test_what_a_daemon_watches_can_be_asked(configured: Any, serve: Command, com
     told = command("explain", "sim", *given)
     assert told.code == 0
     assert told.out.startswith("sim\n  It is busy for ")
+    assert command("explain", *given).out.startswith("sim\n  It is busy for ")
     explained = json.loads(command("explain", "sim", "--json", *given).out)
     assert explained["state"] == "busy"
     assert "Nothing is known" not in explained["explained"][0]
@@ -303,7 +304,7 @@ def test_a_mistyped_command_is_told_which_is_like_it(command: Command) -> None:
     assert "Did you mean 'history'?" in command("histroy").err
 
 
-@pytest.mark.parametrize("arguments", [["run", "--bogus"], ["history", "-n", "0"], ["config"], ["reset"], ["explain"]])
+@pytest.mark.parametrize("arguments", [["run", "--bogus"], ["history", "-n", "0"], ["config"], ["reset"], ["restart"]])
 def test_wrong_usage(arguments: list[str], command: Command) -> None:
     ended = command(*arguments)
     assert ended.code == USAGE
