@@ -129,7 +129,7 @@ def history(
 def explain(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME|RESTART]", help="A backend, or a restart by its number; default: all."),
+        typer.Argument(metavar="[NAME|RESTART]", help="A backend, or a restart by its number; none: all."),
     ] = None,
     config: ConfigOption = CONFIG,
     as_json: JsonOption = False,
