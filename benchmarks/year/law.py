@@ -52,6 +52,7 @@ class _Record:
     verdicts: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=VERDICTS_KEPT))
     restarts: list[float] = field(default_factory=list)
     next_hang: int = 0
+    interrupted: float = 0.0
     case: _Case | None = None
     asked: bool = False
 
@@ -77,14 +78,16 @@ class Law:
             hang = watched.hangs[record.next_hang] if record.next_hang < len(watched.hangs) else None
             if hang is None or now < hang.begin:
                 return
-            record.case = _Case(hang, hang.begin, hang.begin)
+            since = max(hang.begin, record.interrupted)
+            record.case = _Case(hang, since, hang.begin, disturbed=since > hang.begin)
         self._in_case(record, record.case, watched, now)
 
     def interrupted(self, watched: Watched, now: float) -> None:
         """The watch, or the whole host, stood still: every clock starts again."""
-        case = self.records[watched.name].case
-        if case is not None:
-            case.since, case.disturbed = now, True
+        record = self.records[watched.name]
+        record.interrupted = now
+        if record.case is not None:
+            record.case.since, record.case.disturbed = now, True
 
     def answered(self, watched: Watched) -> None:
         self.records[watched.name].asked = False
