@@ -13,7 +13,7 @@ UNIT = "factory-watchdog.service"
 SERVER = "spark1.service"
 SLOW_TO_STOP = {"options": "--ignore-term", "service": "TimeoutStopSec=5s"}
 CONFIG = "/etc/factory-watchdog/config.toml"
-WRONG = 'must be a duration from "10s" to "1h"'
+WRONG = 'must be a duration from "10s" to "1h" or "auto"'
 
 
 def killed(host: Any) -> None:
