@@ -261,9 +261,10 @@ def _has_outcome(life: Life, engines: tuple[Engine, ...]) -> bool:
 
 
 def _how_it_answers(reading: Reading) -> tuple[bool, bool]:
-    """Whether every endpoint refused, and whether every one accepted and said nothing."""
+    """Whether every endpoint refused, and whether every one accepted and said nothing, the pause signs included."""
     went = [r.went for r in (reading.health, reading.metrics) if r.went is not Went.ABSENT]
-    return bool(went) and all(w is Went.REFUSED for w in went), bool(went) and all(w in SILENT for w in went)
+    silent = bool(went) and all(w in SILENT for w in went) and pause_sign(reading) is None
+    return bool(went) and all(w is Went.REFUSED for w in went), silent
 
 
 def _since(before: float | None, holds: bool, now: float) -> float | None:
