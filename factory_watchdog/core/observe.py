@@ -255,14 +255,17 @@ def _has_outcome(life: Life, engines: tuple[Engine, ...]) -> bool:
 
 
 def _how_it_answers(reading: Reading) -> tuple[bool, bool]:
-    """Whether every endpoint refused, and whether every one accepted and said nothing. For one that is absent by
-    nature the other speaks."""
+    """Whether every endpoint refused, and whether every one accepted and said nothing, the pause signs included.
+
+    For one that is absent by nature the other speaks.
+    """
     health, metrics = reading.health.went, reading.metrics.went
     if health is Went.ABSENT:
         health = metrics
     elif metrics is Went.ABSENT:
         metrics = health
-    return health is metrics is Went.REFUSED, health in SILENT and metrics in SILENT
+    silent = health in SILENT and metrics in SILENT and pause_sign(reading) is None
+    return health is metrics is Went.REFUSED, silent
 
 
 def _since(before: float | None, holds: bool, now: float) -> float | None:

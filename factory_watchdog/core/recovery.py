@@ -101,8 +101,12 @@ def _watch(memory: Memory, recovery: Recovery, now: Now) -> Step:
 def _due(memory: Memory, now: Now) -> bool:
     """Whether the backend is quiet and the next question's time has come."""
     asking = memory.asking
-    quiet = now.finding.rule in ("idle", "unanswered", "asked")
-    return quiet and asking.due is not None and now.reading.ended >= asking.due and _may_ask(memory, now)
+    return _quiet(memory, now) and asking.due is not None and now.reading.ended >= asking.due and _may_ask(memory, now)
+
+
+def _quiet(memory: Memory, now: Now) -> bool:
+    """Whether nothing is in, and nothing was since the last look: a request may have come and gone with no outcome."""
+    return now.finding.rule in ("idle", "unanswered", "asked") and not any(e.moved for e in memory.engines)
 
 
 def _may_ask(memory: Memory, now: Now) -> bool:
@@ -380,7 +384,7 @@ def _serve(memory: Memory, recovery: Recovery, now: Now) -> Step:
         memory, watching, more = _watch(memory, watching, now)
         return memory, watching, (*effects, *more)
     if (
-        finding.rule in ("idle", "asked")
+        _quiet(memory, now)
         and not memory.life.outcome
         and _may_ask(memory, now)
         and _first_or_due(memory, now)

@@ -46,6 +46,21 @@ def test_traffic_begins_the_series_again(play: Any) -> None:
     assert until_asked(p) == 50
 
 
+def test_no_question_with_the_reading_that_shows_work_moving(play: Any) -> None:
+    """A request may have come and gone without an outcome since the last look."""
+    p = play().run("work*2 quiet*6 steps+quiet*5")
+    assert p.asks == []
+    p.run("quiet")
+    assert [q.purpose for q in p.asks] == [Purpose.IDLE]
+
+
+def test_no_first_question_of_a_new_life_while_it_warms_up(play: Any) -> None:
+    p = play().restarted().run("done-job life one steps+quiet*3")
+    assert len(p.asks) == 1, "the one that confirmed the hang"
+    p.run("quiet")
+    assert [q.purpose for q in p.asks] == [Purpose.CONFIRM, Purpose.SERVE]
+
+
 def test_a_minute_after_a_failure(play: Any) -> None:
     p = play().run("quiet")
     for _ in range(4):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from factory_watchdog.core.model import Hold, Outcome, Purpose
+from factory_watchdog.core.model import Hold, Outcome, Purpose, Settings
 
 HANG = "work*2 still*14 "  # a question is out to confirm it
 HUNG = HANG + "failed still "  # restarted
@@ -158,6 +158,16 @@ def test_an_answer_is_never_shown_as_dead(play: Any) -> None:
     p = play().run("503+quiet*181 answered 503+quiet+own")
     assert p.alerts == ["overdue", "vetoed"]
     assert p.shown == "suspect says-dead"
+
+
+@pytest.mark.parametrize("forms", [(), Settings().forms])
+def test_a_paused_server_is_not_silent(play: Any, forms: Any) -> None:
+    """Its health and metrics time out, and its pause endpoint says that it is paused: not everything says nothing."""
+    p = play(forms=forms).run("work*2 silent*61")
+    p.run("silent+paused*90" if p.question is None else "failed silent+paused*90")
+    assert p.restarts == []
+    p.run("work*2 silent*59")
+    assert p.shown == "blind silent", "the clock began again"
 
 
 def test_not_now_beside_an_engine_that_moves_is_not_asked_again_at_once(play: Any) -> None:
