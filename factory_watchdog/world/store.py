@@ -278,8 +278,8 @@ class Store:
     @contextlib.contextmanager
     def _transaction(self, wall: float) -> Iterator[sqlite3.Connection]:
         with _told(self._path, "written"):
-            self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
                 self._db.execute("COMMIT")
             finally:

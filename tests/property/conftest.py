@@ -1,4 +1,4 @@
-"""Gives the property tests their made-up host, and a profile for long runs (HYPOTHESIS_PROFILE=long)."""
+"""Gives the property tests their made-up hosts, and a profile for long runs (HYPOTHESIS_PROFILE=long)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import sys
 
 from hypothesis import HealthCheck, settings
 
-_FILE = pathlib.Path(__file__).with_name("fake_host.py")
-_SPEC = importlib.util.spec_from_file_location("fake_host", _FILE)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-if _SPEC.name not in sys.modules:
-    _module = importlib.util.module_from_spec(_SPEC)
-    sys.modules[_SPEC.name] = _module  # the tests import it by this name
-    _SPEC.loader.exec_module(_module)
+
+def _load(name: str) -> None:
+    """A file next to this one, as a module that the tests import by its name."""
+    spec = importlib.util.spec_from_file_location(name, pathlib.Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    if name not in sys.modules:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+
+
+for _module in ("fake_host", "witness", "free_host"):  # each may import those before it
+    _load(_module)
 
 for _name, _examples in (("default", 300), ("long", 5000)):
     settings.register_profile(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -231,6 +232,28 @@ def test_a_full_disk_costs_the_record_and_no_more(store: Store) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     store.save_state("spark1", b"after", NOON)
     assert store.load_state("spark1") == Saved(b"after", NOON)
+
+
+def test_a_fault_right_after_a_transaction_began_leaves_it_not_open(store: Store) -> None:
+    """Otherwise every later one would fail, and the history be broken for good."""
+
+    class Faulty:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(database, name)
+
+        def execute(self, statement: str, *values: Any) -> Any:
+            done = database.execute(statement, *values)
+            if statement == "BEGIN IMMEDIATE":
+                raise RuntimeError("a fault of our own")
+            return done
+
+    database = store._db
+    store._db = cast("sqlite3.Connection", Faulty())
+    with pytest.raises(RuntimeError):
+        store.record_change("sim", Turned(BUSY, None), NOON)
+    store._db = database
+    store.record_change("sim", Turned(BUSY, None), NOON)
+    assert len(store.history()) == 1
 
 
 def test_a_lock_that_stays_is_a_store_error(store: Store, path: Path) -> None:
