@@ -383,12 +383,7 @@ def _serve(memory: Memory, recovery: Recovery, now: Now) -> Step:
         watching, effects = _settle(recovery, now.time, served=False, why=f"not served: {finding.why}")
         memory, watching, more = _watch(memory, watching, now)
         return memory, watching, (*effects, *more)
-    if (
-        _quiet(memory, now)
-        and not memory.life.outcome
-        and _may_ask(memory, now)
-        and _first_or_due(memory, now)
-    ):
+    if _quiet(memory, now) and not memory.life.outcome and _may_ask(memory, now) and _first_or_due(memory, now):
         return _ask(memory, recovery, now, Purpose.SERVE, None)
     if _due(memory, now):
         return _ask(memory, recovery, now, Purpose.IDLE, None)

@@ -161,7 +161,7 @@ class FreeServer:
             start_time=self.start if known and self.start_times else None,
             unit=self._facts() if self.settings.has_unit else None,
             flag=Flag(held=True, why="a job", since=0.0) if shows["flag"] else Flag(),
-            maintenance=shows["maintenance"],
+            maintenance="by an operator" if shows["maintenance"] else None,
         )
         if wants_pause_signs(state, reading, self.settings):
             sign = "paused, says /is_paused" if shows["paused"] and shows["health"] != "refused" else None
