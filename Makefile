@@ -12,7 +12,7 @@ UNIT_DIR ?= /etc/systemd/system
 CONFIG_DIR ?= /etc/factory-watchdog
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-lab lab bench year shootout docs lint format install uninstall clean
+.PHONY: help setup run test test-lab lab bench year shootout mutants docs lint format install uninstall clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -41,6 +41,12 @@ test-lab: lab ## Run the tests against that vLLM, in a real systemd (root)
 
 bench: setup ## Measure every budget of the design; nothing else should run meanwhile
 	$(BIN)/python benchmarks/bench.py
+
+mutants: setup ## Change the core and the dialects in thousands of ways, and see a unit test fail each time (hours)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group mutants
+	$(BIN)/mutmut run
+	$(BIN)/mutmut results
+	$(BIN)/python tests/falsify.py
 
 docs: setup ## Write the pages of docs/reference anew from the code
 	$(BIN)/python docs/generate.py
@@ -92,5 +98,5 @@ ifeq ($(DESTDIR),)
 endif
 
 clean: ## Remove what building and testing left here
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
