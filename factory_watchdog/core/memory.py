@@ -115,8 +115,8 @@ class Asking:
 class Memory:
     """What the readings have shown so far.
 
-    `new_life` and `gap` say what the newest reading began; `computing` that by it the unit uses CPU time while none
-    of its engines moves, `cpu` are the unit's CPU seconds as they were at `cpu_at`.
+    `new_life` and `gap` say what the newest reading began; `computing_since` since when, by each reading, the unit
+    uses CPU time while none of its engines moves; `cpu` are the unit's CPU seconds as they were at `cpu_at`.
     """
 
     life: Life
@@ -135,7 +135,7 @@ class Memory:
     asking: Asking = Asking()
     new_life: bool = False
     gap: bool = False
-    computing: bool = False
+    computing_since: float | None = None
     cpu: float | None = None
     cpu_at: float | None = None
 

@@ -76,7 +76,7 @@ def observe(memory: Memory | None, reading: Reading, settings: Settings) -> Memo
         asking=_observe_asking(memory, quiet_since, moved, settings),
         new_life=new_life,
         gap=gap,
-        computing=computing,
+        computing_since=_since(memory.computing_since, computing, reading.began),
         cpu=cpu,
         cpu_at=cpu_at,
     )
@@ -100,6 +100,7 @@ def calm(memory: Memory) -> Memory:
         silent_since=None,
         down_since=None,
         quiet_since=None,
+        computing_since=None,
         asking=_voided(replace(asking, settled=None, due=None, errors=0), asking),
     )
 
@@ -212,7 +213,7 @@ def _observe_host(memory: Memory, reading: Reading, settings: Settings) -> tuple
         return cpu, reading.began, False
     seconds = reading.began - memory.cpu_at
     if seconds < settings.interval / 2:
-        return memory.cpu, memory.cpu_at, memory.computing
+        return memory.cpu, memory.cpu_at, memory.computing_since is not None
     return cpu, reading.began, (cpu - memory.cpu) / seconds >= COMPUTING
 
 

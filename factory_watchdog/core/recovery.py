@@ -26,7 +26,7 @@ from factory_watchdog.core.model import (
     RestartSettled,
     State,
 )
-from factory_watchdog.core.observe import calm, identity_of, is_new, pause_sign
+from factory_watchdog.core.observe import COMPUTING_COUNTS, calm, identity_of, is_new, pause_sign
 from factory_watchdog.core.wording import span
 
 SAME_LIFE = 3
@@ -115,9 +115,17 @@ def _may_ask(memory: Memory, now: Now) -> bool:
 
 def _askable(memory: Memory, now: Now) -> bool:
     """Whether a question may go out at all: not while the flag is held, it says paused, or a long step computes."""
-    if now.reading.flag.held or memory.computing or pause_sign(now.reading) is not None:
+    if now.reading.flag.held or _in_a_step(memory, now) or pause_sign(now.reading) is not None:
         return False
     return bool(now.settings.forms)
+
+
+def _in_a_step(memory: Memory, now: Now) -> bool:
+    """Whether the unit computes, and not for longer than one step may: a wedge that spins must be asked, or an idle one
+    would never be found.
+    """
+    since = memory.computing_since
+    return since is not None and now.reading.ended - since < window(memory, now.settings) / COMPUTING_COUNTS
 
 
 def _ask(memory: Memory, recovery: Recovery, now: Now, purpose: Purpose, engine: str | None) -> Step:

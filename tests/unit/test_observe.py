@@ -9,7 +9,7 @@ import pytest
 
 from factory_watchdog.core import compare, observe
 from factory_watchdog.core.memory import Engine, Memory
-from factory_watchdog.core.model import Identity
+from factory_watchdog.core.model import Identity, Purpose
 from factory_watchdog.core.observe import START_TIMES_KEPT, is_new
 
 WARM = "work*2 "
@@ -385,12 +385,25 @@ def test_time_in_which_the_host_computes_counts_a_third(
     assert len(computing(p, builders, cores, 3).restarts) == 1
 
 
-def test_a_computing_host_is_asked_nothing(play: Any, builders: Any) -> None:
+def test_a_computing_host_is_asked_nothing_until_no_step_lasts_so_long(play: Any, builders: Any) -> None:
     p = play(slow_evidence=True)
     p.base["unit"] = builders.replace(p.base["unit"], cpu=100.0)
     p.run("work*2")
-    assert computing(p, builders, 1.0, 40).asks == []
-    assert p.restarts != []
+    assert computing(p, builders, 1.0, 36).asks == []
+    assert [question.purpose for question in computing(p, builders, 1.0, 2).asks] == [Purpose.CONFIRM]
+    assert p.restarts == []
+    p.run("failed still")
+    assert len(p.restarts) == 1
+
+
+def test_a_wedge_that_spins_while_idle_is_asked_and_found(play: Any, builders: Any) -> None:
+    p = play(slow_evidence=True)
+    p.base["unit"] = builders.replace(p.base["unit"], cpu=100.0)
+    p.run("work*2 done")
+    for _ in range(200):
+        p.base["unit"] = builders.replace(p.base["unit"], cpu=p.base["unit"].cpu + p.pause)
+        p.run("failed quiet" if p.question is not None else "quiet")
+    assert len(p.restarts) == 1
 
 
 def test_a_look_at_once_measures_nothing(play: Any, builders: Any) -> None:
@@ -400,6 +413,6 @@ def test_a_look_at_once_measures_nothing(play: Any, builders: Any) -> None:
     p.run("work*2 still*5")
     p.base["unit"] = builders.replace(p.base["unit"], cpu=100.05)
     p.run("now still")
-    assert not p.memory.computing
+    assert p.memory.computing_since is None
     p.run("still")
-    assert not p.memory.computing
+    assert p.memory.computing_since is None
