@@ -46,6 +46,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.lab)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A table of the detection times that tests noted (`detected` in test_soak.py)."""
+    passed = terminalreporter.stats.get("passed", [])
+    found = [value for report in passed for name, value in report.user_properties if name == "detected"]
+    if not found:
+        return
+    terminalreporter.section("seconds from a freeze to its detection")
+    for what, seconds in found:
+        terminalreporter.write_line(f"{seconds:7.1f}  {what}")
+
+
 @pytest.fixture(scope="session")
 def venv(need: Need) -> pathlib.Path:
     """The environment that has vLLM."""
