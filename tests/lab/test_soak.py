@@ -12,7 +12,7 @@ Load = Callable[..., Any]
 Detected = Callable[[str, float], None]
 
 LONG = 8000  # tokens of an answer that outlasts every freeze
-WINDOW = 15  # seconds of `hang_after`: the longest of the short freezes must stay well below it on a slow machine
+WINDOW = 20  # seconds of `hang_after`: the longest of the short freezes must stay well below it on a slow machine
 SOON = 60.0  # seconds for what takes a few: a starved server takes several for a page
 SERVED = 180.0  # seconds from a restart to the first token; 25 to 60, most of it imports
 
