@@ -12,7 +12,7 @@ UNIT_DIR ?= /etc/systemd/system
 CONFIG_DIR ?= /etc/factory-watchdog
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-lab lab bench year shootout mutants docs lint format install uninstall clean
+.PHONY: help setup run test test-lab lab soak bench year shootout mutants docs lint format install uninstall clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -38,6 +38,9 @@ lab: setup ## Install a real vLLM that runs on the CPU into the lab's cache fold
 
 test-lab: lab ## Run the tests against that vLLM, in a real systemd (root)
 	REQUIRE_ALL=1 $(BIN)/python -m pytest tests/lab
+
+soak: lab ## Freeze that vLLM in every way, long form, and show how soon each was found (root)
+	REQUIRE_ALL=1 $(BIN)/python -m pytest -m soak tests/lab
 
 bench: setup ## Measure every budget of the design; nothing else should run meanwhile
 	$(BIN)/python benchmarks/bench.py

@@ -1,4 +1,7 @@
-"""The daemon beside a real vLLM that freezes, again and again: what goes on by itself is left alone."""
+"""The daemon beside a real vLLM that freezes, again and again: what goes on by itself is left alone.
+
+The short form runs with the lab. The long one (`make soak`) takes its time, and ends with a table of detection times.
+"""
 
 from __future__ import annotations
 
@@ -87,4 +90,28 @@ def test_a_worker_frozen_while_idle_is_hung_though_a_request_that_comes_then_sho
     watchdog.host.becomes("idle", small.name, SOON)
     assert (small.invocation, watchdog.restarts(small.name)) == (life, [])
     assert watchdog.host.alerts(small.name)[:2] == ["hung", "held"]
+    assert watchdog.host.faults() == []
+
+
+# --- long ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_an_engine_core_frozen_while_busy_is_restarted(
+    small: Any, load: Load, watchdog: Any, detected: Detected
+) -> None:
+    life = small.invocation
+    with load(small, 4, max_tokens=LONG, repeat=True):
+        small.shows(running=4, waiting=0)
+        watchdog.watch(small, hang_after=f"{WINDOW}s")
+        watchdog.host.becomes("busy", small.name, SOON)
+        small.freeze("engine")
+        frozen = time.monotonic()
+        watchdog.host.alerted("restart", WINDOW + SOON, small.name)
+        detected("engine core, busy", frozen)
+        assert time.monotonic() - frozen > WINDOW / 2
+        watchdog.host.alerted("served", SERVED, small.name)
+        watchdog.host.becomes("busy", small.name, SOON)
+    assert (small.invocation in ("", life), watchdog.host.starts(small.unit)) == (False, 1)
+    assert watchdog.restarts(small.name) == ["served"]
     assert watchdog.host.faults() == []
