@@ -55,16 +55,16 @@ def while_idle(w: Weather) -> None:
 def idle_then_requests(w: Weather) -> None:
     """It froze while nobody was there; then the users come.
 
-    A question of ours may be out by then. One request and no more cannot be told from what that question leaves behind
-    in the gauges, so such a server is found as an idle one is.
+    A question of ours may be out by then. Two requests and no more cannot be told from what that question and the
+    confirming one leave behind in the gauges, so such a server is found as an idle one is.
     """
     w.settle()
     w.add(w.between(5, STALL), stuck(IDLE))
     engine = w.frozen()
-    if engine.running + engine.waiting > 1:
+    if engine.running + engine.waiting > 2:
         w.hang("frozen idle, then requests", "requests", engine)
     else:
-        w.hang("frozen idle, then one request", "idle", engine)
+        w.hang("frozen idle, then one or two", "idle", engine)
 
 
 def first_request(w: Weather) -> None:
