@@ -24,7 +24,7 @@ from factory_watchdog.engines.exposition import PAGE_LIMIT
 from factory_watchdog.engines.vllm import VLLM
 from factory_watchdog.world.http import Fetched, Http
 
-READY_TIMEOUT = 180.0  # seconds; loading takes 20 to 45, most of it imports
+READY_TIMEOUT = 400.0  # seconds; loading takes 20 to 45, most of it imports, and ten times as long where others compute
 APPEARS_TIMEOUT = 20.0  # seconds within which a change must show in the gauges; a starved server takes some
 STOPPED_TIMEOUT = 5.0  # seconds; from SIGSTOP until the kernel has stopped the process
 PAGE_TIMEOUT = 15.0  # seconds; a page takes some ms, that of a starved server took up to 7 seconds

@@ -8,7 +8,7 @@ from typing import Any
 QUICK = {
     "hang_after": "10s",
     "dead_after": "5s",
-    "silent_after": "10s",
+    "silent_after": "2m",  # a starved server that is healthy says nothing for some looks
     "startup_timeout": "3m",
     "first_outcome": "0s",
     "question_every": "10s",
