@@ -261,9 +261,13 @@ class FreeHost:
 
     # --- polls and time ----------------------------------------------------------------------------------------------
 
-    def poll(self, name: str, seconds: float = 0.005) -> None:
+    def poll(self, name: str, seconds: float = 0.005, answer: Outcome | None = None) -> None:
+        """A poll of so many seconds; `answer`: the question that is out ends meanwhile."""
         reading, users = self.servers[name].read(self.now, self.states.get(name, Backend()), seconds)
-        self.pass_time(seconds)
+        if answer is not None:
+            self.pass_time(seconds / 2)
+            self.answer(name, answer)
+        self.pass_time(reading.ended - self.now)
         self.looks.discard(name)
         self.law.witnesses[name].saw(reading, users)
         self.feed(name, Polled(reading))
@@ -275,6 +279,8 @@ class FreeHost:
                 self._settle(name)
                 self.poll(name)
                 for _ in range(2):
+                    if self.servers[name].shows["answers"] in OUTCOMES:
+                        self.answer(name, OUTCOMES[self.servers[name].shows["answers"]])  # turned away at once
                     if name in self.looks:
                         self.pass_time(0.01)
                         self.poll(name)

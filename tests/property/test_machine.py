@@ -41,7 +41,7 @@ settings_of = st.builds(
     restart_window=st.sampled_from([FAST.restart_window, 1200.0]),
     max_restarts=st.sampled_from([1, 2, 3]),
     question_timeout=st.just(FAST.question_timeout),
-    question_every=st.sampled_from([60.0, 20.0]),
+    question_every=st.sampled_from([60.0, 10.0]),
     forms=st.sampled_from([FAST.forms, FAST.forms, FAST.forms, ()]),
     pinnable=st.booleans(),
     slow_evidence=st.sampled_from([False, False, True]),
@@ -77,7 +77,9 @@ holding = st.sampled_from(
 
 HANGS: dict[str, tuple[str, dict[str, Any]]] = {
     "with requests": ("still", {}),
+    "with requests, and again": ("still", {"restart": "hangs-again"}),
     "while idle": ("wedged", {}),
+    "turns away": ("wedged", {"answers": "not-now"}),
     "refuses": ("quiet", {"health": "refused", "metrics": "refused"}),
     "silent": ("still", {"health": "timeout", "metrics": "timeout"}),
     "says dead": ("still", {"health": "503", "answers": "error"}),
@@ -131,6 +133,7 @@ def shows_once(what: str, value: Any) -> Callable[[Any, Any], None]:
 MIDWAY: dict[str, Callable[[Any, Any], None]] = {
     "the host sleeps": lambda host, server: host.pass_time(31.0),
     "a poll lasts": lambda host, server: host.poll(server.name, 70.0),
+    "an answer comes within a poll": lambda host, server: host.poll(server.name, 4.0, answer=Outcome.FAILED),
     "others restart it": lambda host, server: server.begin_life("still"),
     "its main process is another": lambda host, server: server.begin_process(),
     "we die": lambda host, server: host.die(False),
@@ -140,7 +143,7 @@ MIDWAY: dict[str, Callable[[Any, Any], None]] = {
     "its unit reloads": shows_once("unit", "reloading"),
     "a signal is missing": shows_once("hide", ("steps", "generated")),
 }
-"""What comes in the middle of a hang and is against a restart, or begins the window anew."""
+"""What comes in the middle of a hang, after which the window begins anew."""
 
 EVENTS: list[tuple[Callable[..., None], dict[str, Any]]] = []
 """Everything that can happen, with what is drawn for it."""
@@ -216,8 +219,7 @@ class Machine(RuleBasedStateMachine):
         quiet=st.sampled_from([0, 0, 8]),
         beside=st.one_of(st.none(), troubles, holding),
         alone=st.booleans(),
-        midway=st.one_of(st.none(), st.sampled_from(sorted(MIDWAY))),
-        until=st.sampled_from([2, 3, 4, 6]),
+        death=st.sampled_from([None, None, "we die", "the host boots"]),
     )
     def hangs(
         self,
@@ -227,31 +229,58 @@ class Machine(RuleBasedStateMachine):
         quiet: int,
         beside: tuple[str, Any] | None,
         alone: bool,
-        midway: str | None,
-        until: int,
+        death: str | None,
     ) -> None:
-        """Long enough for a restart, if nothing beside it or midway is against one; `quiet` readings before it."""
-        what, shown = HANGS[how]
-        servers = list(self.host.servers.values()) if name == "all" else [self._server(name)]
+        """Long enough for a restart, if nothing beside it holds it; before it so many readings without requests."""
+        servers = self._servers(name)
+        if death is not None:
+            MIDWAY[death](self.host, servers[0])
         if quiet:
-            self.engine_does(name, -1, "quiet")
+            self.engine_does(servers[0].name, -1, "quiet")
             self.host.rounds(quiet)
         for server in servers:
             server.shows.update(free_host.SOUND if alone else {})
-            server.shows.update(shown)
+            self._hang(server, how)
             server.shows.update([beside] if beside is not None else [])
-            for part in server.engines:
-                part.does = what
-        if midway is not None:
-            self.host.rounds(until)
-            MIDWAY[midway](self.host, servers[0])
         self.host.rounds(count)
+
+    @happens(
+        name=st.sampled_from([*NAMES, "all"]),
+        how=st.sampled_from(["with requests", "with requests", "while idle", "turns away"]),
+        until=st.sampled_from([2, 3, 4, 6]),
+        midway=st.sampled_from(sorted(MIDWAY)),
+    )
+    def hang_is_interrupted(self, name: str, how: str, until: int, midway: str) -> None:
+        """A hang that nothing holds, with something midway after which the window begins anew."""
+        servers = self._servers(name)
+        for server in servers:
+            server.shows.update(free_host.SOUND)
+            self.host.reset(server.name)
+            self._hang(server, how)
+        self.host.rounds(until)
+        for server in servers:
+            MIDWAY[midway](self.host, server)
+        self.host.rounds(7)
+
+    def _servers(self, name: str) -> list[Any]:
+        return list(self.host.servers.values()) if name == "all" else [self._server(name)]
+
+    @staticmethod
+    def _hang(server: Any, how: str) -> None:
+        what, shown = HANGS[how]
+        server.shows.update(shown)
+        for part in server.engines:
+            part.does = what
 
     # --- what is out, and we ourselves -------------------------------------------------------------------------------
 
     @happens(name=names, outcome=st.sampled_from(Outcome), elsewhere=st.booleans())
     def answer(self, name: str, outcome: Outcome, elsewhere: bool) -> None:
         self.host.answer(self._server(name).name, outcome, elsewhere)
+
+    @happens(name=names, outcome=st.sampled_from(Outcome))
+    def answer_comes_within_a_poll(self, name: str, outcome: Outcome) -> None:
+        self.host.poll(self._server(name).name, 4.0, answer=outcome)
 
     @happens(name=names, how=st.sampled_from(["works", "hangs-again", "fails", "never-ends", "dropped"]))
     def job_ends(self, name: str, how: str) -> None:
@@ -275,7 +304,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=max(settings.default.max_examples // 2, 1), stateful_step_count=40)
+TestMachine.settings = settings(max_examples=max(settings.default.max_examples // 3, 1), stateful_step_count=40)
 
 
 # --- what must happen ------------------------------------------------------------------------------------------------
@@ -299,7 +328,7 @@ def disturbed(draw: st.DrawFn) -> Any:
 
 
 @given(host=disturbed(), name=names, engine=st.integers(-1, 2), idle=st.booleans())
-@settings(max_examples=max(settings.default.max_examples // 4, 1))
+@settings(max_examples=max(settings.default.max_examples // 5, 1))
 def test_after_anything_a_hang_that_lasts_is_restarted_in_time(host: Any, name: str, engine: int, idle: bool) -> None:
     """With requests even in one engine of several; while idle, where it is asked, in all of them."""
     server = host.servers.get(name, host.servers["a"])

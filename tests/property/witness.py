@@ -37,6 +37,7 @@ STANDING = (*BY_ENGINE, "says-dead", "server-errors")
 ASIDE = ("inactive", "deactivating", "reloading")
 STREAKS = ("refused", "silent", "says-dead")  # readings in a row, and since when
 SILENT = (Went.TIMEOUT, Went.RESET)
+COMPUTES = 0.2  # cores; a unit that uses so much while nothing moves is inside a long step
 EXCUSED = 2  # readings after an answer in which KV usage may move by our own question
 
 Signals = dict[str, dict[str, float]]
@@ -74,6 +75,7 @@ class Witness:
     answer: Answer | None = None
     given_up: int = 0
     restarts: list[float] = field(default_factory=list)
+    no_signs: bool = False  # this life has no pause endpoints
     live: bool = True
     cpu: tuple[float, float] | None = None
     computes: bool = False
@@ -91,7 +93,10 @@ class Witness:
             self._begin_clocks(reading)
         self.identity.update(told)
         self.reading, self.ended = reading, reading.ended
+        self.no_signs |= reading.pause is not None and reading.pause.absent
         self._endpoints(reading)
+        for part in self.parts.values():
+            part.moved = False
         if reading.readable:
             self._engines(reading, users)
         if set_aside(reading) or pause_sign(reading):
@@ -100,7 +105,7 @@ class Witness:
 
     def _begin_life(self, reading: Reading) -> None:
         self.identity, self.parts, self.outcome, self.served, self.cpu = {}, {}, False, False, None
-        self.life_began = reading.began
+        self.life_began, self.no_signs = reading.began, False
         self._begin_clocks(reading)
 
     def _begin_clocks(self, reading: Reading) -> None:
@@ -146,7 +151,7 @@ class Witness:
         if self.cpu is None or cpu is None:
             self.cpu, self.computes = None if cpu is None else (cpu, reading.began), False
         elif reading.began - self.cpu[1] >= self.settings.interval / 2:
-            self.computes = cpu > self.cpu[0]
+            self.computes = cpu - self.cpu[0] >= COMPUTES * (reading.began - self.cpu[1])
             self.cpu = cpu, reading.began
         self.computes = self.computes and not any(part.moved for part in self.parts.values())
 
@@ -186,7 +191,7 @@ class Witness:
         self.question = self.answer = None
         if other_boot:
             self.identity, self.parts, self.live, self.reading = {}, {}, True, None
-            self.outcome = self.served = False
+            self.outcome = self.served = self.no_signs = False
             self.life_began = float("-inf")
 
     # --- the laws ----------------------------------------------------------------------------------------------------
@@ -252,6 +257,7 @@ class Witness:
 
     def _nothing_speaks_against(self, rule: str, engine: str | None, reading: Reading) -> None:
         assert reading.readable, "restarted while blind"
+        assert reading.pause is not None or self.no_signs, "restarted without a look at the pause signs"
         told = {s.engine: s for s in reading.engines}
         for name, part in self.parts.items():
             if engine in (None, name):
