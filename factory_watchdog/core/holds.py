@@ -10,6 +10,9 @@ from factory_watchdog.core.model import Hold, Reading, Settings, UnitFacts
 from factory_watchdog.core.text import clean
 from factory_watchdog.core.wording import count, span
 
+LONGEST_WINDOW = 7 * 86400.0
+"""Seconds; no budget's window may be configured longer."""
+
 HOLD_WORDS: dict[Hold, str] = {
     Hold.OBSERVE: "observe mode",
     Hold.NO_UNIT: "no unit configured, watched only",
@@ -69,7 +72,13 @@ def holds_now(recovery: Recovery, now: Now) -> tuple[Hold, ...]:
 
 
 def recent(recovery: Recovery, now: Now) -> tuple[float, ...]:
+    """The restarts that count against the budget."""
     return tuple(t for t in recovery.restarts if now.time - t < now.settings.restart_window)
+
+
+def kept(recovery: Recovery, now: Now) -> tuple[float, ...]:
+    """The restarts to be remembered: a window that a reload makes longer counts older ones too."""
+    return tuple(t for t in recovery.restarts if now.time - t < LONGEST_WINDOW)
 
 
 def wrong_model(reading: Reading, settings: Settings) -> str | None:

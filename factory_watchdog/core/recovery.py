@@ -8,7 +8,7 @@ or at the world.
 from __future__ import annotations
 
 from factory_watchdog.core.asking import LONGEST_SPACING, ask
-from factory_watchdog.core.holds import HOLD_WORDS, Now, hold_sentence, holds_now, pids, recent
+from factory_watchdog.core.holds import HOLD_WORDS, Now, hold_sentence, holds_now, kept, pids
 from factory_watchdog.core.judge import window
 from factory_watchdog.core.memory import Backend, Finding, Memory, Phase, Recovery, Settled, replace
 from factory_watchdog.core.model import (
@@ -264,7 +264,7 @@ def begin(
         ground=ground,
         attempt=attempt,
         identity=identity,
-        restarts=(*recent(recovery, now), now.time),
+        restarts=(*kept(recovery, now), now.time),
         holds=(),
         told=(),
         same_life=0,

@@ -219,7 +219,8 @@ def after_poll(host: Any, server: Any) -> None:
         confirmed = recovery.phase in (Phase.HELD, Phase.RESTART, Phase.LIFE) or recovery.told
         assert confirmed, "hung or dead without confirmation"
     assert sum(b.recovery.phase.restarting for b in host.states.values()) <= 1
-    assert len(recovery.restarts) <= server.settings.max_restarts
+    counted = [t for t in recovery.restarts if host.now - t < server.settings.restart_window]
+    assert len(counted) <= server.settings.max_restarts
     assert len(recovery.told) == len(set(recovery.told))
     assert state.memory is None or len(state.memory.start_times) <= 8
 

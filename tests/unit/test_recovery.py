@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from factory_watchdog.core.holds import LONGEST_WINDOW
 from factory_watchdog.core.model import Hold, Outcome, Purpose, Settings
 
 HANG = "work*2 still*14 "  # a question is out to confirm it
@@ -337,7 +339,23 @@ def test_the_breaker_opens_after_so_many_and_closes_with_the_window(play: Any) -
     times = [t for t, e in p.effects if e in p.restarts]
     assert times[3] - began[0] >= 7200
     assert all(b - a >= 7200 for a, b in zip(times, times[3:], strict=False))
-    assert len(p.state.recovery.restarts) <= 3
+
+
+def test_a_longer_window_counts_what_a_shorter_one_had_let_go(play: Any) -> None:
+    p = play(forms=(), max_restarts=1, restart_window=1200.0).poison(260)
+    assert len(p.restarts) == 3
+    p.settings = replace(p.settings, max_restarts=3, restart_window=21600.0)
+    p.resume()
+    p.poison(200, "still")
+    assert len(p.restarts) == 3
+    assert Hold.BREAKER in p.state.recovery.holds
+
+
+def test_restarts_that_no_window_reaches_are_forgotten(play: Any) -> None:
+    p = play(forms=()).restarted("work*2 still*14").run("done-job life quiet token")
+    p.now += LONGEST_WINDOW
+    p.restarted("work*2 still*14")
+    assert len(p.state.recovery.restarts) == 1
 
 
 def test_a_reset_while_held_and_unreadable(play: Any) -> None:
