@@ -24,8 +24,13 @@ def _load(name: str) -> None:
 for _module in ("fake_host", "witness", "free_host"):  # each may import those before it
     _load(_module)
 
+# By default the same examples each time: whether a change may land must not depend on luck. The long profile looks on.
 for _name, _examples in (("default", 300), ("long", 5000)):
     settings.register_profile(
-        _name, deadline=None, max_examples=_examples, suppress_health_check=[HealthCheck.too_slow]
+        _name,
+        deadline=None,
+        max_examples=_examples,
+        derandomize=_name == "default",
+        suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

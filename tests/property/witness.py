@@ -30,13 +30,13 @@ from factory_watchdog.core.model import (
 )
 
 WORK = ("steps", "prompt", "generated", "kv")
-OUTCOME = ("generated", "finished")
 NEVER_ASKED = ("refused", "unit-failed")
 BY_ENGINE = ("flat", "unanswered")
 STANDING = (*BY_ENGINE, "says-dead", "server-errors")
 ASIDE = ("inactive", "deactivating", "reloading")
 STREAKS = ("refused", "silent", "says-dead")  # readings in a row, and since when
 SILENT = (Went.TIMEOUT, Went.RESET)
+STEP = 3  # windows; for longer no step lasts
 COMPUTES = 0.2  # cores; a unit that uses so much while nothing moves is inside a long step
 EXCUSED = 2  # readings after an answer in which KV usage may move by our own question
 
@@ -79,6 +79,7 @@ class Witness:
     live: bool = True
     cpu: tuple[float, float] | None = None
     computes: bool = False
+    computes_since: float = 0.0
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class Witness:
             if part.moved and sample.engine == (self.question.engine if self.question else None):
                 self.question = self.answer = None
             part.told.update(now)
-            self.outcome |= any(now.get(name, 0) > 0 for name in OUTCOME)
+            self.outcome |= bool(sample.generated or sample.finished)  # our own token shows it too: it has compiled
 
     def _host(self, reading: Reading) -> None:
         """Whether the unit computes while no engine moves; a look at once after another is no measure."""
@@ -154,6 +155,8 @@ class Witness:
             self.computes = cpu - self.cpu[0] >= COMPUTES * (reading.began - self.cpu[1])
             self.cpu = cpu, reading.began
         self.computes = self.computes and not any(part.moved for part in self.parts.values())
+        if not self.computes:
+            self.computes_since = reading.ended
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -203,6 +206,10 @@ class Witness:
     def recent(self, now: float) -> int:
         return sum(1 for t in self.restarts if self.true(now) - t < self.settings.restart_window)
 
+    def _in_a_step(self, reading: Reading) -> bool:
+        """Whether the unit computes, and not for longer than three windows, in which any step ends."""
+        return self.computes and reading.ended - self.computes_since < STEP * self.window()
+
     def may_ask(self, question: Question) -> None:
         reading = self.reading
         assert reading is not None
@@ -211,7 +218,7 @@ class Witness:
         assert not reading.flag.held, "asked while the flag is held"
         assert not pause_sign(reading), "asked while paused"
         assert not set_aside(reading), "asked while set aside"
-        assert not (self.settings.slow_evidence and self.computes), "asked inside a long step"
+        assert not (self.settings.slow_evidence and self._in_a_step(reading)), "asked inside a long step"
         assert self.streaks["refused"][0] == 0, "asked at a port that refuses"
         part = self.parts.get(question.engine or "")
         assert part is None or not reading.readable or not part.moved, "asked while work moves"
