@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from factory_watchdog.core.model import Restart, RestartAsked
-from factory_watchdog.core.orders import why_not
+from factory_watchdog.core.memory import Backend
+from factory_watchdog.core.model import Restart, RestartAsked, Settings
+from factory_watchdog.core.orders import still_due, why_not
 from factory_watchdog.core.step import step
 
 BY = "uid 1000"
@@ -96,3 +98,94 @@ def test_the_step_refuses_by_itself(play: Any) -> None:
     assert (state, effects) == (p.state, ())
     _, effects = step(p.state, RestartAsked(BY), p.now, p.settings)
     assert any(isinstance(effect, Restart) for effect in effects)
+
+
+# --- still due, once the evidence is taken ---------------------------------------------------------------------------
+
+
+def due(p: Any, order: Restart, others: tuple[str, ...] = ()) -> bool:
+    return still_due(p.state, order, p.now, p.settings, others)
+
+
+# What is seen between the order and the job, and whether the restart is still to be made.
+STILL_DUE = [
+    ("", True),
+    ("still", True),
+    ("work", False),
+    ("quiet", False),
+    ("still+paused", False),
+    ("still+flag", False),
+    ("still+foreign", False),
+    ("still+job", False),
+    ("still+left-over", False),
+    ("metrics-timeout", False),  # no ground that can be seen
+    ("refused*5", False),  # a ground, and another one
+    ("unit-failed+refused", False),
+    ("done-job", False),
+]
+
+
+@pytest.mark.parametrize(("script", "still"), STILL_DUE)
+def test_a_restart_of_ours_is_due_on_the_same_ground_and_without_a_hold(play: Any, script: str, still: bool) -> None:
+    p = play().restarted()
+    p.run(script)
+    assert due(p, p.restarts[0]) is still
+
+
+def test_it_is_not_due_for_another_engine(play: Any) -> None:
+    p = play(engines=2).restarted("work*2 still/work*14 failed still/work")
+    order = p.restarts[0]
+    assert due(p, order)
+    p.run("work/still*14")
+    assert p.state.finding.candidate
+    assert not due(p, order)
+
+
+@pytest.mark.parametrize("words", ["still", "work"])
+def test_it_is_not_due_in_a_new_life(play: Any, words: str) -> None:
+    p = play().run("work*2")
+    ordered(p)
+    order = p.restarts[0]
+    unit = replace(p.base["unit"], invocation="i2")
+    assert due(p, order)
+    p.state = replace(p.state, reading=replace(p.state.reading, unit=unit))
+    assert not due(p, order)
+
+
+def test_it_is_not_due_where_another_backend_restarts_or_another_attempt_was_made(play: Any) -> None:
+    p = play().restarted()
+    order = p.restarts[0]
+    assert not due(p, order, ("spark2",))
+    assert not due(p, replace(order, attempt=2))
+
+
+OPERATORS = [
+    ({}, "", True),
+    ({}, "work", True),
+    ({}, "quiet", True),
+    ({"enforce": False}, "work", True),
+    ({}, "work+flag", False),
+    ({"enforce": False}, "work+flag", False),
+]
+
+
+@pytest.mark.parametrize(("settings", "script", "still"), OPERATORS)
+def test_an_operators_restart_needs_no_ground(play: Any, settings: Any, script: str, still: bool) -> None:
+    p = play(**settings).run("work*2")
+    ordered(p)
+    p.run(script)
+    assert due(p, p.restarts[0]) is still
+
+
+def test_nothing_is_due_of_a_backend_of_which_nothing_is_known(play: Any) -> None:
+    order = play().restarted().restarts[0]
+    assert not still_due(Backend(), order, 5.0, Settings(), ())
+    assert why_not(Backend(), 5.0, Settings(), ()) == "not judged yet"
+
+
+def test_the_record_of_an_operators_restart(play: Any) -> None:
+    """Its proof begins with the order, and the alert says who gave it."""
+    p = play().run("work*2")
+    ordered(p)
+    assert p.restarts[0].proof.suspected == p.now + 0.006
+    assert p.effects[-2][1].why == f"restart 1: asked for by {BY}"
