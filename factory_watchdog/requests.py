@@ -83,13 +83,14 @@ class Requests:
         ):
             raise ControlError(f"seconds = {seconds!r}: must be a number above 0 and at most {LONGEST:g}")
         self.recorder.ordered(name, "maintenance", by, seconds=seconds)
-        ended = False
+        ended, warning = False, ""
         try:
             if seconds is None:
                 ended = self.maintenance.end(name)
             else:
                 self.maintenance.begin(name, float(seconds), by)
         except MaintenanceError as error:
-            self.recorder.report(str(error))
+            warning = str(error)
+            self.recorder.report(warning)
         watcher.look()
-        return {"ended": ended}
+        return {"ended": ended, "warning": warning}

@@ -38,7 +38,7 @@ from factory_watchdog.core.model import (
     Turned,
     UnitFacts,
 )
-from factory_watchdog.core.orders import still_due, why_not
+from factory_watchdog.core.orders import is_life_of, still_due, why_not
 from factory_watchdog.core.step import restart_may_follow, restarting, step_host, wants_pause_signs
 from factory_watchdog.core.window import LONGEST
 from factory_watchdog.engines import dialect_of
@@ -396,6 +396,8 @@ class Watcher:
             await self.poll(deciding=True)
         if self.state.reading is not order.proof.reading and not self._still_due(order):
             return JobResult.DROPPED, "the backend changed while evidence was taken"
+        if config.unit and is_life_of(await units.facts(config.unit), order.identity) is False:
+            return JobResult.DROPPED, "the unit was started anew while evidence was taken"
         facts = order.proof.reading.unit
         if facts is not None and facts.control_group:
             self._old_life = facts.invocation

@@ -28,15 +28,23 @@ def maintenance(name: str, length: str, config: Path, *, end: bool) -> None:
     if end == bool(length):
         raise OrderError("give one of --for DURATION and --end")
     if end:
-        ended = daemon.ask(config, {"command": "maintenance", "name": name})["ended"]
+        reply = daemon.ask(config, {"command": "maintenance", "name": name})
+        ended = reply["ended"]
+        _warn(reply["warning"])
         sys.stdout.write(f"{name}: {'maintenance has ended' if ended else 'no maintenance was in force'}\n")
         return
     try:
         seconds = durations.parse(length)
     except ValueError as error:
         raise OrderError(f"--for {length}: {error}") from None
-    daemon.ask(config, {"command": "maintenance", "name": name, "seconds": seconds})
+    _warn(daemon.ask(config, {"command": "maintenance", "name": name, "seconds": seconds})["warning"])
     sys.stdout.write(f"{name}: set aside for {durations.show(seconds)}; llm-health maintenance {name} --end ends it\n")
+
+
+def _warn(warning: str) -> None:
+    """Tell that a window could not be kept; it is in force all the same."""
+    if warning:
+        sys.stderr.write(f"llm-health: {warning}\n")
 
 
 def reset(name: str, config: Path) -> None:

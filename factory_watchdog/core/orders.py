@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from factory_watchdog.core.holds import Now, hold_sentence, holds_now
 from factory_watchdog.core.memory import Backend, Finding, Phase, replace
-from factory_watchdog.core.model import Alert, Effect, Hold, Raise, Restart, RestartAsked, Settings, State
+from factory_watchdog.core.model import (
+    Alert,
+    Effect,
+    Hold,
+    Identity,
+    Raise,
+    Restart,
+    RestartAsked,
+    Settings,
+    State,
+    UnitFacts,
+)
 from factory_watchdog.core.observe import identity_of, is_new
 from factory_watchdog.core.recovery import begin
 
@@ -51,6 +62,13 @@ def still_due(backend: Backend, order: Restart, now: float, settings: Settings, 
         return not set(holds) - NO_HOLDS
     same = (at.finding.rule, at.finding.engine) == (order.proof.rule, order.proof.engine)
     return at.finding.candidate and same and not holds
+
+
+def is_life_of(unit: UnitFacts, identity: Identity) -> bool | None:
+    """Whether a unit still shows that life; None where it is not told. The last look before a restart."""
+    if not unit.told:
+        return None
+    return not is_new(identity, Identity(None, unit.invocation, unit.main_pid, unit.main_start))
 
 
 def reset(backend: Backend) -> Backend:

@@ -28,7 +28,7 @@ from factory_watchdog.simulate.server import Server
 from factory_watchdog.simulate.transport import SimTransport
 from factory_watchdog.watcher import Watcher
 from factory_watchdog.world.clock import HostClock
-from factory_watchdog.world.evidence import LONGEST, LOOKS_APART, Evidence, Job, Journal, Missing, Processes
+from factory_watchdog.world.evidence import LONGEST, LOOKS_APART, Evidence, Job, Journal, Missing, Processes, nothing
 from factory_watchdog.world.http import Http
 
 BUSY = '[[phase]]\nfor = "5m"\nrunning = 2\nsteps = 5.0\ntokens = 10.0\nfinished = 0.1\nkv = 0.5\n'
@@ -474,6 +474,26 @@ def test_a_restart_is_dropped_where_the_server_recovered_while_evidence_was_take
 
     text = BUSY + FROZEN.format(length="155s") + MOVES
     watching(text, work, evidence_unit="evidence.service", evidence_time=20.0)
+
+
+def test_a_unit_that_others_start_anew_while_evidence_is_taken_is_not_restarted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The evidence takes a second, in which no poll may fall: the unit is looked at once more."""
+
+    async def meanwhile(self: Manager, unit: str | None, control_group: str | None) -> Evidence:
+        self._server.restart()
+        return nothing("another operator was faster")
+
+    monkeypatch.setattr(Manager, "evidence", meanwhile)
+
+    async def work(watch: Watch) -> None:
+        await watch.for_seconds(600.0)
+        assert watch.units.jobs == []
+        why = "the restart was dropped: the unit was started anew while evidence was taken"
+        assert why in [alert.why for alert in watch.heard.played.alerts]
+
+    watching(HANG, work)
 
 
 def test_the_look_after_the_evidence_waits_for_the_one_of_the_grid() -> None:
